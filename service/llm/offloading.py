@@ -1,7 +1,7 @@
-"""Work that takes the processor for long runs beside the event loop, in a thread.
+"""Runs long computations in a thread.
 
-On that loop a worker renews its leases and reports that it lives, and a server answers clients.
-What may take more than a few dozen milliseconds does not belong there.
+The event loop renews leases, sends heartbeats and answers clients: nothing there may take more than
+a few dozen milliseconds.
 """
 
 import asyncio
@@ -14,10 +14,9 @@ R = TypeVar("R")
 
 
 async def beside(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-    """Runs `work` in a thread and returns what it makes.
+    """Runs `work` in a thread and returns its result.
 
-    Cancelled, it ends only when the thread is done: the caller may take apart then what the
-    work was at.
+    If cancelled, waits for the thread: the caller may then discard what the work has used.
     """
     running = asyncio.create_task(asyncio.to_thread(work, *args, **named))
     try:
@@ -26,6 +25,6 @@ async def beside(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         while not running.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
-        # The error has no reader, and asyncio would warn that it was never retrieved.
+        # Retrieved, or asyncio would warn about an error without a reader.
         running.exception()
         raise

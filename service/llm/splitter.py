@@ -1,4 +1,4 @@
-"""Borders in texts: paragraphs, sentences, words, of any language (semantic-text-splitter)."""
+"""Cuts texts at paragraphs, sentences or words, in any language (semantic-text-splitter)."""
 
 import re
 
@@ -7,23 +7,23 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from service.domain.prompting.tokens import estimate_tokens
 
 _FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
-#: A first piece with a smaller share of the tokens it may have is filled up, unless that
-#: breaks something that fits.
+#: A first piece with a smaller share of its tokens is extended, unless that breaks something that
+#: fits.
 _SMALL = 1 / 2
-#: How often a piece is filled up; texts that are no attack have few kinds of borders.
+#: How often a piece is extended; a text that is no attack has few kinds of borders.
 MAX_FILLS = 3
 
 
 def first_piece(text: str, max_tokens: int) -> int:
-    """Characters of the first piece of a text, a `service.domain.prompting.cutting.Cutter`.
+    """Returns the length of a text's first piece, a `service.domain.prompting.cutting.Cutter`.
 
-    It ends at the last border of the best kind that there is: blank lines (the more, the
-    better, which keeps the definitions of source code whole), lines, sentences, words. Blocks
-    of code within Markdown are kept whole where they fit. Nothing is trimmed.
+    The piece ends at the last border of the best kind: blank lines (more are better, which keeps
+    definitions in source code whole), lines, sentences, words. Blocks of code in Markdown are kept
+    whole if they fit. Nothing is trimmed.
     """
     end = 0
     for _ in range(MAX_FILLS + 1):
-        # What does not fit by itself, a heading's paragraph say, is begun in the same piece.
+        # A paragraph that does not fit by itself begins in the piece of its heading.
         first, is_enough = _first(text[end:], max_tokens)
         end += len(first)
         max_tokens -= estimate_tokens(first)
@@ -33,7 +33,7 @@ def first_piece(text: str, max_tokens: int) -> int:
 
 
 def _first(text: str, max_tokens: int) -> tuple[str, bool]:
-    """The splitter's first piece, and whether it is enough."""
+    """Returns the splitter's first piece, and whether it is large enough."""
     if estimate_tokens(text) <= max_tokens:
         return text, True
     kind = MarkdownSplitter if _FENCE.search(text) else TextSplitter
@@ -43,14 +43,14 @@ def _first(text: str, max_tokens: int) -> tuple[str, bool]:
 
 
 def _follows_whole(pieces: list[str]) -> bool:
-    """Whether the second piece ends at a border that is as good as the first one's."""
+    """Returns whether the second piece ends at a border as good as the first one's."""
     if len(pieces) == 2:
         return True
     return _line_ends(pieces[1], pieces[2]) >= _line_ends(pieces[0], pieces[1]) > 0
 
 
 def _line_ends(before: str, after: str) -> int:
-    """Line ends between two pieces, whichever they belong to."""
+    """Returns how many line ends are between two pieces."""
     blank_before = before[len(before.rstrip()) :]
     blank_after = after[: len(after) - len(after.lstrip())]
     return blank_before.count("\n") + blank_after.count("\n")

@@ -76,7 +76,7 @@ class Seen:
 class PrefixSurvival:
     """Whether a prefix that should have been warm was."""
 
-    #: Its age when it was asked for: a bucket of `service.llm.prefix_cache.survival`.
+    #: Its age when it was asked for: a bucket of `service.llm.prefix_cache.cache`.
     bucket: int
     survived: bool
 

@@ -9,7 +9,7 @@ from service.llm.providers.model_map import entry_of
 from service.llm.providers.plans import OutcomeLedger
 from service.settings.config import Config
 
-#: Begins the names of models that a package includes.
+#: The prefix of models that are in a Python package.
 LOCAL = "local/"
 
 
@@ -17,15 +17,15 @@ LOCAL = "local/"
 class TextVector:
     """A vector of a text, or of a part of it."""
 
-    #: The characters of the text that it stands for.
+    #: The characters of the text that it represents.
     from_character: int
     to_character: int
-    #: Of length 1.
+    #: Of norm 1.
     values: tuple[float, ...]
 
 
 class EmbeddingFailed(Exception):
-    """No vectors came; the message is one sentence without any of the text."""
+    """There are no vectors; the message is one sentence without any of the text."""
 
     def __init__(
         self, message: str, *, retryable: bool, retry_seconds: float | None = None
@@ -33,12 +33,12 @@ class EmbeddingFailed(Exception):
         super().__init__(message)
         #: Whether the same texts may be embedded later, with nothing changed.
         self.retryable = retryable
-        #: How long the provider asks us to wait; None: it does not say.
+        #: How long the provider asks us to wait, if it does.
         self.retry_seconds = retry_seconds
 
 
 class CannotEmbed(Exception):
-    """The configured model cannot be used by this process; the message is one clear line."""
+    """This process cannot use the configured model; the message is one clear line."""
 
 
 class Embedder(Protocol):
@@ -46,12 +46,12 @@ class Embedder(Protocol):
 
     @property
     def model(self) -> str:
-        """What its vectors are kept under: vectors of another name do not compare."""
+        """The name under which its vectors are stored; those of other names are not comparable."""
         ...
 
     @property
     def dimensions(self) -> int | None:
-        """Numbers of each vector; None until it is known, at the first one at the latest."""
+        """The length of each vector; None until it is known, at the latest from the first one."""
         ...
 
     async def warm(self) -> None:
@@ -61,14 +61,14 @@ class Embedder(Protocol):
     async def embed_chunks(
         self, texts: Sequence[str], *, scope: CallScope
     ) -> Sequence[Sequence[TextVector]]:
-        """The vectors of each text: one, or one for each part of a long one.
+        """Returns the vectors of each text: none for a blank one, several for a long one.
 
-        None for a text without a word. Raises EmbeddingFailed, BudgetExhausted.
+        Raises EmbeddingFailed, BudgetExhausted.
         """
         ...
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
-        """The vector of a question, of length 1. Raises EmbeddingFailed, BudgetExhausted."""
+        """Returns the vector of a question, of norm 1. Raises EmbeddingFailed, BudgetExhausted."""
         ...
 
 

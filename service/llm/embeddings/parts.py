@@ -1,4 +1,4 @@
-"""What of a text gets a vector: all of it, or one for each part of a long one."""
+"""Cuts texts into the parts that get a vector each."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from service.domain.prompting.tokens import estimate_tokens
 from service.llm.splitter import first_piece
 
-#: Of a text so many times as long as a part, where the part ends is looked for in a piece only:
-#: the splitter looks at all that it is given.
+#: How many times as long as a part the text for the splitter is, which reads all of it.
 _PIECE_PARTS = 3
 #: Characters that a token has at most, by our estimate.
 _TOKEN_CHARACTERS = 4
@@ -18,14 +17,14 @@ _TOKEN_CHARACTERS = 4
 class EmbeddedPart:
     """A part of one of several texts."""
 
-    #: Which of the texts it is of, from 0.
+    #: The number of its text, from 0.
     text: int
     from_character: int
     to_character: int
 
 
 def parts_of(texts: Sequence[str], max_tokens: int) -> list[EmbeddedPart]:
-    """The parts of texts, in order; those that are blank are left out."""
+    """Returns the parts of texts, in order, without blank ones."""
     return [
         EmbeddedPart(text=number, from_character=start, to_character=end)
         for number, text in enumerate(texts)
@@ -35,12 +34,12 @@ def parts_of(texts: Sequence[str], max_tokens: int) -> list[EmbeddedPart]:
 
 
 def halves_of(part: EmbeddedPart, text: str) -> list[EmbeddedPart]:
-    """A part in two; none when there is nothing to halve, and blank ones are left out."""
+    """Returns the halves of a part without blank ones; none for a single character."""
     length = part.to_character - part.from_character
     if length < 2:
         return []
     middle = part.from_character + length // 2
-    # Between words, where there are any near the middle.
+    # Between words, if there are any near the middle.
     space = text.rfind(" ", part.from_character + length // 4, middle)
     cut = space + 1 if space > part.from_character else middle
     both = ((part.from_character, cut), (cut, part.to_character))
@@ -59,14 +58,14 @@ def _cut(text: str, max_tokens: int) -> Iterator[tuple[int, int]]:
         if len(rest) + start == len(text) and estimate_tokens(rest) <= max_tokens:
             yield start, len(text)
             return
-        # A part has a character at least, or there would be no end.
+        # A part has at least one character, or the loop would not end.
         end = start + max(first_piece(rest, max_tokens), 1)
         yield start, end
         start = end
 
 
 def unit(values: Sequence[float]) -> tuple[float, ...] | None:
-    """A vector at length 1; None for what has no direction."""
+    """Returns a vector at norm 1; None if it has no direction."""
     length = math.sqrt(math.fsum(one * one for one in values))
     if not math.isfinite(length) or length == 0:
         return None

@@ -1,6 +1,6 @@
-"""The executor: model calls that outlive the worker which asked for them.
+"""Makes model calls in a process that survives the worker which ordered them.
 
-A worker that is killed between a provider's reply and its commit would have to pay again.
-So calls are made by another process, which a worker starts for itself, or which several
-workers of a machine share: it stores the reply whether the worker still lives or not.
+A worker killed between a provider's reply and its commit would have to pay again. So another
+process makes the calls, and stores the replies even if the worker is gone. A worker starts one for
+itself, or the workers of a machine share one.
 """

@@ -1,4 +1,4 @@
-"""The worker's end: gives orders to an executor, which it starts when it has to."""
+"""The worker's side: sends orders to an executor, and starts one if necessary."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ from storage.engine.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.executor")
 
-#: How soon it is looked again whether the process is gone; doubles while it stays so.
+#: How often the connection is checked; the interval doubles while the process is gone.
 RECONNECT_SECONDS = 5.0
 MAX_RECONNECT_SECONDS = 60.0
 
@@ -45,11 +45,7 @@ class CallBroke(Exception):
 
 
 class RemoteExecutor:
-    """Makes calls through an executor.
-
-    With a `path` through the one that listens there, else through one of its own: the one that
-    was `spawned` for it, if any.
-    """
+    """Makes calls through an executor in another process."""
 
     def __init__(
         self,
@@ -59,7 +55,8 @@ class RemoteExecutor:
         spawned: Spawned | None = None,
         metrics_listen: str | None = None,
     ) -> None:
-        """`metrics_listen`: where a process of its own serves metrics, if it does."""
+        """`path`: where a shared executor listens; without it the worker has one of its own, the
+        one that was `spawned` for it, if any, which serves metrics at `metrics_listen`, if set."""
         self._path = path
         self._spawned = spawned
         self._stop_seconds = stop_seconds
@@ -70,17 +67,17 @@ class RemoteExecutor:
         self._connecting = asyncio.Lock()
         self._numbers = count(1)
         self._waiting: dict[int, _PendingCall] = {}
-        #: Set once the process takes orders.
+        #: Set once the process accepts orders.
         self._ready = asyncio.Event()
 
     async def make(self, order: CallRequest) -> ModelReply:
-        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        """Returns the reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
         number = next(self._numbers)
         said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        tells = {} if order.on_text is None else {"tells": True}
+        streams = {} if order.on_text is None else {"streams": True}
         more = {"about": logs.work_fields(), "trace": tracing.traceparent()}
         said_of_it = {name: value for name, value in more.items() if value}
-        raw = frame({"id": number, "order": request_to_json(order), **tells, **said_of_it})
+        raw = frame({"id": number, "order": request_to_json(order), **streams, **said_of_it})
         try:
             try:
                 writer = await self._connected()
@@ -97,12 +94,12 @@ class RemoteExecutor:
             boundary("outcome", "received")
             return _reply(outcome)
         finally:
-            # Also when the caller was cancelled before all of it was sent.
+            # Also if the caller was cancelled before all of it was sent.
             self._waiting.pop(number, None)
 
     @property
     def is_connected(self) -> bool:
-        """Whether a process is there that takes orders."""
+        """Whether there is a process that accepts orders."""
         return self._writer is not None
 
     def call_off(self, key: bytes) -> None:
@@ -112,14 +109,14 @@ class RemoteExecutor:
                 self._writer.write(frame({"id": number, "call_off": key.hex()}))
 
     async def start(self) -> None:
-        """Starts or finds the process now, so that the first call does not wait for it."""
+        """Connects now, so that the first call does not wait."""
         with suppress(OSError):
             await self._connected()
 
     async def stay_connected(self) -> None:
-        """Connects again whenever the process is gone, until it is cancelled.
+        """Reconnects whenever the process is gone, until cancelled.
 
-        Else a worker without calls would take it for gone until its next one.
+        A worker without calls would otherwise report it as gone until its next call.
         """
         pause = RECONNECT_SECONDS
         while True:
@@ -127,28 +124,25 @@ class RemoteExecutor:
             if self.is_connected:
                 pause = RECONNECT_SECONDS
             else:
-                # One that dies as it starts is not started without a pause.
+                # A process that dies while it starts is not restarted in a tight loop.
                 pause = min(2 * pause, MAX_RECONNECT_SECONDS)
                 await self.start()
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Waits until the process takes orders, at most so long: it may import for seconds.
-
-        One of the release before never says it, and one that cannot start neither.
-        """
+        """Waits until the process accepts orders, for at most `seconds`: imports take seconds."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._connected()
                 await self._ready.wait()
 
     async def close(self) -> None:
-        """Leaves the process; its own one is waited for as long as `stop_seconds`.
+        """Disconnects; waits at most `stop_seconds` for a process of its own to end.
 
-        What it has under way it finishes in any case, but below `up`, which stops the
-        database next: no reply could be stored any more.
+        The process completes its calls in any case, except under `up`: that stops the database
+        next, so no reply could be stored.
         """
         if self._spawned is not None:
-            # Nothing was asked of it yet.
+            # It has no calls yet.
             self._own().close()
         if self._writer is not None:
             self._writer.close()
@@ -173,14 +167,14 @@ class RemoteExecutor:
                     reader, self._writer = await asyncio.open_connection(sock=self._own())
                 else:
                     reader, self._writer = await asyncio.open_unix_connection(self._path)
-                # For all calls, so about none of them.
+                # It serves all calls, so its log lines name none of them.
                 self._reading = asyncio.create_task(
                     self._read(reader, self._writer), context=Context()
                 )
             return self._writer
 
     def _own(self) -> socket.socket:
-        """The socket to a process of our own: the one that we were given, then others."""
+        """Returns the socket to a process of our own: the given one first, then new ones."""
         spawned, self._spawned = self._spawned or spawn(self._metrics_listen), None
         self._process = spawned.process
         return spawned.end
@@ -194,7 +188,7 @@ class RemoteExecutor:
                 if waiting is not None and not waiting.said.done():
                     waiting.hear(said)
         finally:
-            # Its callers would wait for an executor that is gone: calls start another.
+            # Callers must not wait for an executor that is gone; the next call starts another.
             self._ready.set()
             if self._writer is writer:
                 self._writer = None
@@ -202,13 +196,13 @@ class RemoteExecutor:
             for waiting in self._waiting.values():
                 if not waiting.said.done():
                     waiting.said.set_exception(_gone("it went away"))
-                    # A caller that is still sending gets the error there, and does not ask here.
+                    # Retrieved, as a caller that is still sending gets its error there.
                     waiting.said.exception()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PendingCall:
-    """The callers that wait for a call."""
+    """A call whose outcome is awaited."""
 
     #: The frame with the outcome.
     said: asyncio.Future[dict[str, Any]]
@@ -216,7 +210,7 @@ class _PendingCall:
     on_text: OnText | None
 
     def hear(self, said: dict[str, Any]) -> None:
-        """Takes a frame of the executor."""
+        """Handles a frame from the executor."""
         if "heard" not in said:
             self.said.set_result(said)
         elif self.on_text is not None:
@@ -224,19 +218,19 @@ class _PendingCall:
 
 
 class ExecutorRouter:
-    """Chooses between this process and the executor for each call."""
+    """Chooses between this process and the executor for each call; see `MakesCalls`."""
 
     def __init__(self, local: MakesCalls, remote: MakesCalls) -> None:
         self._local = local
         self._remote = remote
 
     async def make(self, order: CallRequest) -> ModelReply:
-        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        """Makes a call where its model is."""
         executor = self._local if near_model(order.model) else self._remote
         return await executor.make(order)
 
     def call_off(self, key: bytes) -> None:
-        """Cancels a call in progress that has no caller left."""
+        """Cancels a call in either."""
         self._local.call_off(key)
         self._remote.call_off(key)
 

@@ -1,4 +1,4 @@
-"""The executor's end: takes orders from workers, and finishes them whether they live or not."""
+"""The executor's side: accepts orders from workers, and completes them even if these are gone."""
 
 import asyncio
 import socket
@@ -28,24 +28,22 @@ _log = structlog.get_logger("palimpsest.executor")
 
 
 class ExecutorServer:
-    """Serves workers over Unix sockets.
-
-    `stop_seconds`: how long calls may go on when it is stopped; None: to their ends.
-    """
+    """Serves workers over Unix sockets."""
 
     def __init__(self, executor: CallExecutor, *, stop_seconds: float | None = None) -> None:
+        """`stop_seconds`: how long calls may go on after a stop; None: without limit."""
         self._executor = executor
         self._stop_seconds = stop_seconds
         self._connections: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one worker until it goes."""
+        """Serves one worker until it disconnects."""
         making: set[asyncio.Task[None]] = set()
         writer.write(frame({"id": NO_ORDER}))
         try:
             while (said := await read_frame(reader)) is not None:
                 if "call_off" in said:
-                    # An order that came together with this has not begun yet.
+                    # An order that came together with this has to begin first.
                     await asyncio.sleep(0)
                     self._executor.call_off(bytes.fromhex(said["call_off"]))
                     continue
@@ -53,19 +51,19 @@ class ExecutorServer:
                 making.add(task)
                 task.add_done_callback(making.discard)
         except ValueError as error:
-            _log.warning("a worker was cut off", cause=str(error))
+            _log.warning("a worker was disconnected for a malformed frame", cause=str(error))
         finally:
-            # Its calls go on in the executor; these answers have no reader any more.
+            # Its calls go on in the executor; their answers have no reader.
             for task in making:
                 task.cancel()
             await asyncio.gather(*making, return_exceptions=True)
             writer.close()
 
     async def serve_one(self, at: socket.socket, stop: asyncio.Event) -> None:
-        """Serves the worker at the other end of `at` until it goes, or `stop` is set.
+        """Serves the worker at the other end of `at` until it disconnects, or `stop` is set.
 
-        Calls under way are finished: all of them when the worker goes, which may have been
-        killed, and within `stop_seconds` when `stop` is set.
+        Calls in progress are completed: all of them if the worker is gone, which may have been
+        killed, or within `stop_seconds` if `stop` is set.
         """
         serving = asyncio.create_task(self.serve(*await asyncio.open_connection(sock=at)))
         stopped = asyncio.create_task(stop.wait())
@@ -78,7 +76,7 @@ class ExecutorServer:
             await asyncio.gather(serving, stopped, return_exceptions=True)
 
     async def listen(self, path: Path, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serves all that connect at `path`, until `stop` is set."""
+        """Serves all workers that connect at `path`, until `stop` is set."""
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.create_task(self.serve(reader, writer))
@@ -101,11 +99,11 @@ class ExecutorServer:
         try:
             await self._say(said, writer)
         except (ConnectionError, RuntimeError) as error:
-            _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
+            _log.info("the worker of a reply is gone; the reply is stored", cause=str(error))
         except Exception:
-            # The worker must not wait for this answer for ever: it sees the end of the
-            # connection, and a reply that is stored is there for its next try.
-            _log.exception("an order is left without an answer")
+            # The worker must not wait forever: it sees the end of the connection, and its next
+            # try finds a reply that is stored.
+            _log.exception("an order gets no answer")
             writer.close()
 
     async def _say(self, said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -113,12 +111,12 @@ class ExecutorServer:
         boundary("order", "received")
 
         def hear(text: str, restarts: bool) -> None:
-            # A reply is small: nothing waits for a worker that reads slowly.
+            # A reply is small: no need to wait for a worker that reads slowly.
             if not writer.is_closing():
                 writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
 
         with logs.about(**said.get("about", {})), tracing.continued(said.get("trace", "")):
-            outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
+            outcome = await self._outcome(said["order"], hear if said.get("streams") else None)
         boundary("outcome", "known")
         writer.write(frame({"id": number, **outcome}))
         await writer.drain()
@@ -134,17 +132,17 @@ class ExecutorServer:
         except StorageError as error:
             return {"storage": str(error)}
         except Exception as error:
-            # One call that breaks must not take the others with it.
+            # One broken call must not end the others.
             _log.exception("call broke")
             return {"broken": f"{type(error).__name__}: {error}"}
         return reply_to_json(reply)
 
 
 def _bound(path: Path) -> socket.socket:
-    """Returns a socket at `path`, to which only our own user can connect."""
+    """Returns a socket at `path` to which only our own user can connect."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     bound.bind(str(path))
-    # Any process that can connect can spend, so this happens before it listens.
+    # Before it listens, since any process that can connect can spend.
     path.chmod(0o600)
     return bound

@@ -1,5 +1,5 @@
-"""Starting an executor. It loads for longer than its worker does, so it is started first,
-by a worker that has loaded nothing yet: this module imports nothing of ours."""
+"""Starts executors. They load longer than their workers, so a worker starts its executor before it
+loads anything: this module imports nothing of ours."""
 
 import os
 import socket
@@ -7,8 +7,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-#: Names the descriptor that closes when `up` ends: the executor belongs to it, as the worker
-#: does, and not to the worker. Without `up` it belongs to no process.
+#: The variable with the descriptor that closes when `up` ends: the executor ends with it, not with
+#: its worker.
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 
 
@@ -21,7 +21,7 @@ class Spawned:
 
 
 def near_model(model: str) -> bool:
-    """Whether a model is asked in the worker itself: one that runs there and costs nothing."""
+    """Returns whether a model runs in the worker itself, and costs nothing."""
     return model.startswith("offline/")
 
 
@@ -42,7 +42,7 @@ def spawn(metrics_listen: str | None) -> Spawned:
             pass_fds=[theirs.fileno(), *([int(parent)] if parent else [])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            # What ends the worker's process group does not end its calls.
+            # A signal to the worker's process group must not end its calls.
             start_new_session=True,
         )
     ours.setblocking(False)

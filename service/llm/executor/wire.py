@@ -1,6 +1,6 @@
 """Frames between worker and executor: a JSON object each, after its length.
 
-A worker sends {"id", "order"} for a call, with "tells" to receive the text while the model writes
+A worker sends {"id", "order"} for a call, with "streams" to receive the text while the model writes
 it, "trace" with its `traceparent`, and "about" with the fields of its log lines. It sends {"id",
 "call_off"} with the call's key when no caller is left. An executor sends {"id": 0} once it accepts
 orders, {"id", "heard", "restarts"} for new text, and last {"id"} with the outcome.
@@ -35,7 +35,7 @@ class _Order(BaseModel):
 
 
 #: What cannot leave the process: the readers of a reply are with the worker.
-_LOCAL = {"order": {"on_text": True, "ask": {"find_text"}, "plan": {"on_text"}}}
+_LOCAL: dict[str, Any] = {"order": {"on_text": True, "ask": {"find_text"}, "plan": {"on_text"}}}
 _REPLY = TypeAdapter(ModelReply)
 
 

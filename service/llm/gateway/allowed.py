@@ -1,8 +1,8 @@
-"""Which models may be asked: those that the operator configured, and no others.
+"""Allows calls only to the models that the operator configured.
 
-litellm takes an address out of some names (`oobabooga/http://…`), assumes servers on this
-machine for some providers, and uses whatever keys it finds in the environment. So a name
-that comes from a client counts only when the operator's configuration has it.
+litellm finds addresses in some names (`oobabooga/http://…`), assumes local servers for some
+providers, and uses any key in the environment. So a client's name of a model counts only if the
+operator's configuration allows it.
 """
 
 import re
@@ -18,18 +18,18 @@ from service.llm.providers.transport import Completion, Transport
 from service.settings.config import Config
 from service.settings.models import WILDCARD
 
-#: What a "*" stands for. Some adapters put a name into the URL of a call: nothing in it may
-#: end a host or a path, or lead out of one.
+#: What a "*" matches. Some adapters put a name into the URL of a call: nothing in it may end a host
+#: or a path, or lead out of one.
 _ANY = "[A-Za-z0-9_:@+=~./-]*"
 _LEADS_OUT = ("//", "..")
-#: Of the patterns that a refusal names.
+#: How many patterns a refusal names.
 _SHOWN_PATTERNS = 5
-#: Characters of a name that a refusal repeats.
+#: How many characters of a name a refusal repeats.
 _SHOWN_CHARACTERS = 100
 
 
 class AllowedModels:
-    """The models that this deployment may ask: what clients may name, and what calls leave for."""
+    """Knows the models that clients may name and calls may go to."""
 
     def __init__(self, config: Config) -> None:
         self._named = frozenset((config.model, *(one.model for one in config.deployments)))
@@ -37,14 +37,14 @@ class AllowedModels:
         self._any = re.compile("|".join(map(_expression, config.models)) or r"(?!)")
 
     def allows(self, model: str) -> bool:
-        """Returns whether a model, by provider/name, may be asked."""
+        """Returns whether a model, by provider/name, may be called."""
         if model in self._named:
             return True
         leads_out = any(part in model for part in _LEADS_OUT)
         return not leads_out and self._any.fullmatch(model) is not None
 
     def refusal(self, model: str) -> str | None:
-        """Returns one sentence on why a model may not be asked and what to set, else None."""
+        """Returns one sentence on why a model may not be called and what to set, else None."""
         if self.allows(model):
             return None
         shown = ascii(model[:_SHOWN_CHARACTERS])
@@ -59,19 +59,19 @@ class AllowedModels:
         )
 
     def check(self, model: str, field: str) -> None:
-        """Raises InvalidInput for a model that a client may not name in `field`; empty is none."""
+        """Raises InvalidInput for a model in `field` that clients may not name; empty is valid."""
         if model and (said := self.refusal(model)) is not None:
             metadata = {"model": model[:_SHOWN_CHARACTERS]}
             raise InvalidInput(Reason.MODEL_NOT_ALLOWED, said, metadata, field=field)
 
     def check_spec(self, spec: MemorySpec, field: str) -> None:
-        """Raises InvalidInput for a model of a memory's spec, whose fields `field` begins."""
+        """Raises InvalidInput for a model in a memory's spec; `field` is a prefix of its fields."""
         for name in spec.model_fields:
             self.check(getattr(spec, name), f"{field}{name}")
 
 
 class AllowedTransport:
-    """Makes calls of allowed models only: of what is stored, a model may be allowed no more."""
+    """Makes calls to allowed models only: a stored model may no longer be allowed."""
 
     def __init__(self, transport: Transport, models: AllowedModels) -> None:
         self._transport = transport
@@ -88,5 +88,5 @@ def _expression(pattern: str) -> str:
     first, *parts = map(re.escape, pattern.split(WILDCARD))
     if not parts:
         return first
-    # Atomic, so that a long name takes no longer for several of them.
+    # Atomic, so that several wildcards do not backtrack.
     return first + "".join(f"(?>{_ANY}?{part})" for part in parts[:-1]) + _ANY + parts[-1]

@@ -1,11 +1,10 @@
-"""Limits how many worker slots unresponsive models can occupy.
+"""Bulkhead: limits how many worker slots unresponsive models can occupy.
 
-A model that has replied to none of the calls that wait for it for a while counts as unresponsive,
-until it replies. What is in hand and waits for unresponsive models beyond their slots is released:
-its calls go on with the executor, and their replies are stored for the next worker.
+A model is unresponsive while it has replied to none of its waiting calls for some time. Jobs that
+wait for unresponsive models beyond their slots are released: the executor completes their calls and
+stores the replies for the next worker.
 
-A worker with one slot has none to keep free: there unresponsive models have it for a while, in
-turns with everything else.
+A worker with one slot cannot keep any free: there unresponsive models take turns with other work.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ _log = structlog.get_logger("palimpsest.llm")
 
 #: How often to look for unresponsive models.
 LOOK_SECONDS = 1.0
-#: What is released comes back after as long as its model has been unresponsive, within these; by
-#: chance up to a half sooner, so that not all come at once.
+#: A released job is retried after as long as its model has been unresponsive, within these
+#: limits; at random up to a half sooner, so that not all are retried at once.
 MIN_WAIT_SECONDS = 5.0
 MAX_WAIT_SECONDS = 60.0
 #: Models that are remembered.
@@ -35,7 +34,7 @@ MAX_MODELS = 1000
 
 
 class _InHand:
-    """Something that is worked on."""
+    """A job in progress."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[float | None] | None = None
@@ -43,7 +42,7 @@ class _InHand:
         self.waits: dict[str, int] = {}
         #: Since when it has waited without a pause, in the loop's time.
         self.waited_at = 0.0
-        #: Seconds after which it comes back; None while it may go on.
+        #: Seconds after which it is retried; None while it may go on.
         self.back_seconds: float | None = None
 
 
@@ -51,15 +50,15 @@ class _InHand:
 class _Model:
     #: When each of the calls that wait began, in the loop's time.
     began: dict[object, float] = field(default_factory=dict)
-    #: When it replied last, or was asked for the first time.
+    #: When it replied last, or was first called.
     heard_at: float = 0.0
     #: Since when it has not replied; None while it replies.
     unresponsive_since: float | None = None
-    #: Before this no call waits for it while it is unresponsive: it has had its turn.
+    #: Until when no call waits for it while it is unresponsive, as it has had its turn.
     turn_at: float = 0.0
 
     def waited_since(self) -> float | None:
-        """When a wait without any reply began; None when no call waits."""
+        """Returns since when calls have waited without any reply; None when no call waits."""
         return max(self.heard_at, min(self.began.values())) if self.began else None
 
 
@@ -79,14 +78,15 @@ class Bulkhead:
     ) -> None:
         """Lets at most `slots` of the `concurrency` jobs wait for unresponsive models.
 
-        All but one at the most, and one at least; `concurrency` is 1 or more."""
+        At least one may wait and, if `concurrency` is more than 1, not all of them.
+        """
         self._silent_seconds = silent_seconds
         self._slots = max(min(slots, concurrency - 1), 1)
-        #: Whether they would have all slots else.
+        #: Whether unresponsive models could occupy all slots.
         self._takes_turns = concurrency <= self._slots
         self._clock = clock
         self._models: dict[str, _Model] = {}
-        #: What is in hand, the oldest first.
+        #: Jobs in progress, the oldest first.
         self._held: dict[_InHand, None] = {}
         self._released = metrics.get_meter("palimpsest.llm").create_counter(
             Metric.LLM_LET_GO, description="Work that was released since its model is unresponsive"
@@ -98,10 +98,8 @@ class Bulkhead:
         *,
         release: Callable[[float], Awaitable[None]],
     ) -> float | None:
-        """Does the work; what it returns.
-
-        When it is released, returns the seconds until its next try, after calling `release`.
-        """
+        """Returns the result of `work`; if it is released, calls `release` with the seconds until
+        its next try, and returns these."""
         held = _InHand()
 
         async def within() -> float | None:
@@ -114,7 +112,7 @@ class Bulkhead:
             return await held.task
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            # Of the worker, or of the work alone.
+            # The worker was cancelled, not the job alone.
             if held.back_seconds is None or (current is not None and current.cancelling()):
                 raise
             seconds = held.back_seconds
@@ -125,7 +123,7 @@ class Bulkhead:
 
     @asynccontextmanager
     async def waiting(self, model: str) -> AsyncIterator[None]:
-        """Surrounds a call; what has no slot for an unresponsive model does not get to make it."""
+        """Surrounds a call; cancels its job if there is no slot for an unresponsive model."""
         held = _in_hand.get()
         if held is None:
             yield
@@ -134,7 +132,7 @@ class Bulkhead:
         if known.unresponsive_since is not None and not self._may_wait(held, known):
             self._release(held, known.unresponsive_since)
         if held.back_seconds is not None:
-            # Until its work is cancelled, which this is a part of.
+            # Until its job is cancelled, which includes this call.
             await asyncio.Future()
         call = object()
         known.began[call] = self._now()
@@ -146,7 +144,7 @@ class Bulkhead:
             self._heard(model, known)
         except ModelFailure as failure:
             if not failure.retryable:
-                # A refusal is a reply as well.
+                # A refusal is a reply, too.
                 self._heard(model, known)
             raise
         finally:
@@ -156,7 +154,7 @@ class Bulkhead:
                 del held.waits[model]
 
     async def look(self) -> None:
-        """Notes unresponsive models, and releases what has no slot; the youngest first."""
+        """Finds unresponsive models, and releases jobs beyond their slots, the youngest first."""
         now = self._now()
         for name, model in self._models.items():
             since = model.waited_since()
@@ -176,21 +174,21 @@ class Bulkhead:
                     self._release(held, since)
 
     def _end_turn(self, held: _InHand, now: float) -> None:
-        """Leaves the models that it waits for alone until the first of their work is back."""
+        """Lets no call wait for its unresponsive models until their first job is retried."""
         for name in held.waits:
             model = self._models[name]
             if model.unresponsive_since is not None:
                 model.turn_at = now + _wait_seconds(now - model.unresponsive_since) / 2
 
     def _may_wait(self, held: _InHand, model: _Model) -> bool:
-        """Whether an unresponsive model may be asked for what is in hand."""
+        """Returns whether a job may wait for an unresponsive model."""
         waiting = [one for one in self._held if self._unresponsive_since(one) is not None]
         if held in waiting:
             return True
         return len(waiting) < self._slots and self._now() >= model.turn_at
 
     def _unresponsive_since(self, held: _InHand) -> float | None:
-        """Since when the models are unresponsive that it waits for; None when it waits for none."""
+        """Returns since when a model that it waits for is unresponsive; None if none is."""
         if held.back_seconds is not None:
             return None
         found = (self._models[name].unresponsive_since for name in held.waits)
@@ -214,19 +212,14 @@ class Bulkhead:
         if model is None:
             model = self._models[name] = _Model(heard_at=self._now())
             if len(self._models) > MAX_MODELS:
-                self._forget_one(name)
+                idle = (one for one in self._models if one != name and not self._models[one].began)
+                self._models.pop(next(idle, ""), None)
         return model
-
-    def _forget_one(self, but: str) -> None:
-        idle = (name for name, one in self._models.items() if name != but and not one.began)
-        oldest = next(idle, None)
-        if oldest is not None:
-            del self._models[oldest]
 
     def _now(self) -> float:
         return self._clock() if self._clock else asyncio.get_running_loop().time()
 
 
 def _wait_seconds(unresponsive: float) -> float:
-    """For how long work is left whose model has been unresponsive for so long, at the most."""
+    """Returns the longest pause of a job whose model has been unresponsive for so long."""
     return min(max(unresponsive, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)

@@ -13,6 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import structlog
 from opentelemetry import metrics, trace
@@ -25,7 +26,6 @@ from service.domain.prompting.flows import ModelReply
 from service.domain.spend.prices import ModelPrices
 from service.domain.values.fault_hook import boundary
 from service.llm.gateway.metrics import ModelMetrics, provider_name
-from service.llm.gateway.slots import Slots
 from service.llm.prefix_cache.cache import PrefixIndex
 from service.llm.prefix_cache.feedback import PrefixFeedback
 from service.llm.providers.failures import ModelFailure
@@ -75,6 +75,28 @@ class _ActiveCall:
     def held(self) -> HeldCall:
         """Returns the call with its current lease."""
         return HeldCall(scope=self.order.scope, key=self.order.key, lease=self.lease)
+
+
+class Slots:
+    """Counts the calls of one executor by the memory that they are for.
+
+    A call occupies a slot while its model thinks, not while its intent or reply is written. To
+    keep all slots in use, more calls have to be about to begin.
+    """
+
+    def __init__(self) -> None:
+        #: Of owners with calls: these reference them.
+        self._free: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def one(self, owner_id: UUID, at_once: int) -> AsyncIterator[None]:
+        """Waits for a slot of `at_once`, first come, first served; 0: there is no bound."""
+        if not at_once:
+            yield
+            return
+        free = self._free.setdefault(owner_id, asyncio.Semaphore(at_once))
+        async with free:
+            yield
 
 
 class CallExecutor:
@@ -206,7 +228,7 @@ class CallExecutor:
                 # A process that was paused, or had no database, may have lost the lease.
                 await self._hold(under_way)
             async with self._slots.one(order.scope.owner_id, order.at_once):
-                made = await self._try_whole(under_way, streamed)
+                made = await self._try(under_way, streamed)
             failure = made.failure
             last = failure is not None and (not failure.retryable or attempt == tries)
             call = self._call_of(order, made)
@@ -253,22 +275,8 @@ class CallExecutor:
         scope = under_way.order.scope
         return await self._ledger.record(scope, call, under_way.lease, last=last)
 
-    async def _try_whole(
-        self, under_way: _ActiveCall, streamed: StreamedReply | None
-    ) -> _CallResult:
-        """Makes one try; a defect that breaks it ends the intent and is raised as it is."""
-        start = time.perf_counter()
-        try:
-            return await self._try(under_way.order, streamed)
-        except Exception as error:
-            # The next try must not wait for this lease, nor budgets keep its reservation.
-            failure = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
-            made = _CallResult(None, failure, round((time.perf_counter() - start) * 1000))
-            await self._record(under_way, self._call_of(under_way.order, made), last=True)
-            raise
-
-    async def _try(self, order: CallRequest, streamed: StreamedReply | None) -> _CallResult:
-        ask, model = order.ask, order.model
+    async def _try(self, under_way: _ActiveCall, streamed: StreamedReply | None) -> _CallResult:
+        order = under_way.order
         start = time.perf_counter()
         completion: Completion | None = None
         failure: ModelFailure | None = None
@@ -280,16 +288,20 @@ class CallExecutor:
                 failure = error
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute(Attribute.ERROR_TYPE, error.fault.value)
-                _log.warning("model call failed", model=model, cause=str(error))
+                _log.warning("model call failed", model=order.model, cause=str(error))
             except Exception as error:
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute(Attribute.ERROR_TYPE, type(error).__name__)
+                # The next try must not wait for this lease, nor budgets keep its reservation.
+                broken = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
+                made = _CallResult(None, broken, round((time.perf_counter() - start) * 1000))
+                await self._record(under_way, self._call_of(order, made), last=True)
                 raise
             seconds = time.perf_counter() - start
             self._metrics.record(
                 GenAiOperation.CHAT,
-                model,
-                ask.purpose,
+                order.model,
+                order.ask.purpose,
                 seconds,
                 error=None if failure is None else failure.fault.value,
                 input_tokens=None if completion is None else completion.input_tokens,

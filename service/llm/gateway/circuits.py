@@ -1,12 +1,11 @@
-"""Circuits: a deployment that gives no replies is left alone by all, but for one probe at a time.
+"""Circuit breakers: while a deployment fails, no process calls it except for one probe at a time.
 
-A model without deployments counts as one. A circuit opens when calls fail for a
-reason that says nothing of the single step: at once for what an operator has to change (a
-wrong key), and when calls of several memories fail by what passes by itself, or are refused in
-the same words, without a reply in between. One memory alone opens none: it may be its text that
-the deployment fails at. What is open is a row that all processes see. Work
-that waits for it is woken by `service.usecases.memories.recovery`: one item as a probe, all when it
-has passed.
+A model without deployments counts as one. A circuit opens when calls fail for a reason that is not
+their step's: at once for what an operator has to change (a wrong key), else when calls of several
+memories fail transiently, or with the same words, without a reply in between. One memory alone
+opens none, since its text may be the reason. An open circuit is a row that all processes see.
+`service.usecases.memories.recovery` wakes the work that waits for it: one item as a probe, and all
+when the circuit has closed.
 """
 
 import asyncio
@@ -32,26 +31,26 @@ _log = structlog.get_logger("palimpsest.llm")
 
 #: Memories whose calls fail alike, without a reply in between, that open a circuit.
 SEVERAL = 3
-#: The first probe comes so soon, in seconds; each further one after twice as long.
+#: Seconds before the first probe; they double for each further one.
 FIRST_PROBE_SECONDS = 1.0
-#: The longest pause that a provider is granted when it says when to come again, in seconds.
+#: The longest pause that a provider may ask for, in seconds.
 MAX_ASKED_SECONDS = 300.0
-#: What is known of conditions counts for so long, in seconds.
+#: How long conditions are cached, in seconds.
 KNOWN_SECONDS = 1.0
 #: Deployments, and kinds of failures of a deployment, that are remembered.
 MAX_DEPLOYMENTS = 1000
 MAX_KINDS = 100
-#: Circuits that may be open: clients name models. Beyond these each item pauses by itself.
+#: Circuits that may be open, as clients name models. Beyond these each item pauses by itself.
 MAX_OPEN = 200
-#: Failures that opened a circuit which a reply closed may have been by texts, which would open
-#: it again and again. So for a while, in seconds, twice as many memories have to fail alike,
-#: and twice as many each further time, up to so many times.
+#: When a reply closes a circuit, texts may have caused its failures, and would open it again and
+#: again. So for a while, in seconds, twice as many memories have to fail alike to open it; the
+#: number doubles each time, up to so many times.
 CLEARED_SECONDS = 3600.0
 MAX_CLEARED = 4
 
 
 class ConditionStore(Protocol):
-    """Where conditions are kept, for all processes. Each method raises StorageError."""
+    """Stores conditions for all processes. Each method raises StorageError."""
 
     async def read(self) -> Sequence[Condition]:
         """Returns all conditions."""
@@ -60,21 +59,21 @@ class ConditionStore(Protocol):
     async def add(
         self, *, deployment: str, model: str, fault: Fault, cause: str, probe_seconds: float
     ) -> bool:
-        """Notes a condition; False when one of that deployment was noted before."""
+        """Adds a condition; returns False if that deployment has one already."""
         ...
 
     async def take_probe(self, deployment: str, next_seconds: float) -> bool:
-        """Takes the one probe that is due."""
+        """Claims the probe that is due; returns False if another process has."""
         ...
 
     async def keep(
         self, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
     ) -> None:
-        """Notes that a probe failed."""
+        """Records that a probe failed."""
         ...
 
     async def remove(self, condition: Condition) -> None:
-        """Forgets a condition that has passed."""
+        """Removes a condition that has passed."""
         ...
 
 
@@ -84,18 +83,18 @@ class _CircuitState:
 
     #: Owners whose calls failed since the last reply, by the kind of failure.
     failed: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
-    #: When the call began that was replied to last, by the monotonic clock.
+    #: When the latest call with a reply began, by the monotonic clock.
     replied_at: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenCircuit:
-    """A circuit that is open."""
+    """An open circuit; times are by the monotonic clock."""
 
     condition: Condition
-    #: When a probe is due, by the monotonic clock.
+    #: When a probe is due.
     probe_at: float
-    #: When this process heard of it, by the monotonic clock.
+    #: When this process first read it.
     heard_at: float
 
 
@@ -109,15 +108,14 @@ class Circuits:
         probe_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`probe_seconds`: the longest pause between two probes, unless a provider asks for
-        more. It bounds how long after its end an outage is noticed."""
+        """`probe_seconds`: the longest pause between probes, unless a provider asks for more."""
         self._store = store
         self._probe_seconds = probe_seconds
         self._monotonic = monotonic
         self._deployments: OrderedDict[str, _CircuitState] = OrderedDict()
         self._open: dict[str, _OpenCircuit] = {}
-        #: Of a deployment and a kind of failure: until when that counts, by the monotonic clock,
-        #: and how often a reply closed what it had opened.
+        #: By deployment and kind of failure: how often a reply closed the circuit, and until when
+        #: that counts, by the monotonic clock.
         self._cleared: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._known_until = float("-inf")
         self._reading = asyncio.Lock()
@@ -127,17 +125,17 @@ class Circuits:
         )
 
     def probe_at(self, deployment: str) -> float | None:
-        """Returns when an open circuit may be probed, by the monotonic clock; None: not open."""
+        """Returns when an open circuit may be probed, by the monotonic clock; None if closed."""
         known = self._open.get(deployment)
         return None if known is None else known.probe_at
 
     @property
     def open_now(self) -> Sequence[Condition]:
-        """Why deployments are left alone, as far as this process knows."""
+        """The open circuits that this process knows."""
         return [one.condition for one in self._open.values()]
 
     async def refresh(self) -> Sequence[Condition]:
-        """Reads what all processes know. Raises StorageError."""
+        """Reads the open circuits of all processes. Raises StorageError."""
         found = await self._store.read()
         now = self._monotonic()
         before, self._open = self._open, {}
@@ -155,9 +153,9 @@ class Circuits:
         return found
 
     async def admit(self, deployment: str) -> bool:
-        """Lets a call pass; True when it is the probe of an open circuit.
+        """Admits a call; returns True if it is the probe of an open circuit.
 
-        Raises ModelFailure, with `waits_for`, when the circuit is open; StorageError.
+        Raises ModelFailure, with `waits_for`, while the circuit is open; StorageError.
         """
         if self._monotonic() >= self._known_until:
             async with self._reading:
@@ -169,17 +167,19 @@ class Circuits:
         pause = self._pause(known.condition.failures, None)
         if self._monotonic() >= known.probe_at:
             taken = await self._store.take_probe(deployment, pause)
-            # Taken by this call or by another one: until then there is no other.
+            # Claimed by this call or by another: until then there is no other probe.
             self._open[deployment] = replace(known, probe_at=self._monotonic() + pause)
             if taken:
                 return True
-        raise _waits(known.condition)
+        condition = known.condition
+        raise ModelFailure(
+            condition.cause, retryable=True, fault=condition.fault, waits_for=condition.model
+        )
 
     async def replied(self, deployment: str, began: float) -> None:
-        """Notes that the deployment replied to a call that `began` then: an open circuit closes.
+        """Records a reply to a call that `began` then, by the monotonic clock; closes the circuit.
 
-        Not by a call from before it opened: that says nothing of the time since. `began` is by
-        the monotonic clock.
+        A call that began before the circuit opened does not close it.
         """
         heard = self._heard(deployment)
         heard.failed.clear()
@@ -193,7 +193,7 @@ class Circuits:
         _log.info("model replies again", deployment=deployment, fault=known.condition.fault.value)
 
     def _clear(self, condition: Condition) -> None:
-        """Remembers what opened a circuit which a reply has closed."""
+        """Remembers what opened a circuit that a reply has closed."""
         if not condition.fault.is_configuration:
             key = condition.deployment, _kind(condition.fault, condition.cause)
             times = min(self._times_cleared(key) + 1, MAX_CLEARED)
@@ -223,16 +223,16 @@ class Circuits:
         began: float,
         probing: bool,
     ) -> ModelFailure:
-        """Notes a failed call; the failure for its caller, which says whether to wait.
+        """Records a failed call; returns the failure for its caller, which says whether to wait.
 
-        `began`: when the call did, by the monotonic clock. Raises StorageError.
+        `began`: when the call began, by the monotonic clock. Raises StorageError.
         """
         fault = failure.fault
         if fault in (Fault.EXECUTOR_GONE, Fault.CALLED_OFF):
-            # Nothing was heard of the deployment.
+            # This says nothing about the deployment.
             return failure
         if not fault.is_deployment and not fault.is_ambiguous:
-            # It answers: what is wrong is in the text.
+            # The deployment answers; the text is at fault.
             await self.replied(deployment, began)
             return failure
         known = self._open.get(deployment)
@@ -243,12 +243,14 @@ class Circuits:
         if not failure.fault.is_configuration:
             kind = _kind(failure.fault, str(failure))
             owners = self._failed_alike(deployment, kind)
-            # Nothing was replied to since its last try: it may be the deployment all the same, and
-            # then it goes on as soon after as if there were a circuit.
+            # There was no reply since its last try. It may be the deployment all the same, so it
+            # is retried as soon as if the circuit were open.
             is_again = owner_id in owners and failure.fault.passes
             owners.add(owner_id)
             if len(owners) < SEVERAL << self._times_cleared((deployment, kind)):
-                return self._soon(failure) if is_again else failure
+                if is_again:
+                    return _copy(failure, longest_pause_seconds=self._probe_seconds)
+                return failure
         await self._trip(deployment, model, failure)
         return _copy(failure, waits_for=model) if deployment in self._open else failure
 
@@ -278,15 +280,12 @@ class Circuits:
         await self.refresh()
         if added:
             self._opened.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FAULT: fault.value})
-            _log.warning("model is left alone but for probes", deployment=deployment, cause=cause)
+            _log.warning("circuit opened: only probes are sent", deployment=deployment, cause=cause)
 
     def _pause(self, failures: int, asked_seconds: float | None) -> float:
         doubled = FIRST_PROBE_SECONDS * 2.0 ** min(failures, MAX_DOUBLINGS)
         asked = min(asked_seconds or 0.0, MAX_ASKED_SECONDS)
         return max(spread(min(doubled, self._probe_seconds)), asked)
-
-    def _soon(self, failure: ModelFailure) -> ModelFailure:
-        return _copy(failure, longest_pause_seconds=self._probe_seconds)
 
     def _failed_alike(self, deployment: str, kind: str) -> set[UUID]:
         failed = self._heard(deployment).failed
@@ -294,12 +293,6 @@ class Circuits:
         if len(failed) > MAX_KINDS:
             failed.popitem(last=False)
         return owners
-
-
-def _waits(condition: Condition) -> ModelFailure:
-    return ModelFailure(
-        condition.cause, retryable=True, fault=condition.fault, waits_for=condition.model
-    )
 
 
 def _copy(
@@ -321,8 +314,8 @@ def _copy(
 
 
 def _kind(fault: Fault, cause: str) -> str:
-    """Returns what failures have in common that may be one: that they pass, or their words.
+    """Returns what failures with one cause share: that they are transient, or their words.
 
-    The words are without numbers, and what they differ in from memory to memory.
+    Numbers in the words differ from memory to memory, and are left out.
     """
     return "passes" if fault.passes else re.sub(r"\d+", "#", cause.casefold())[:200]

@@ -1,4 +1,4 @@
-"""The driver: runs a flow against a model."""
+"""Runs flows against a model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -15,7 +15,7 @@ Reply = TypeVar("Reply")
 
 
 class WindowPassed(Exception):
-    """A flow asked for more than the window that it was given: a defect of the flow."""
+    """A flow exceeded the window that it was given: a defect of the flow."""
 
 
 async def drive(
@@ -26,13 +26,10 @@ async def drive(
 ) -> T:
     """Runs `flow` to its end: each batch of requests in parallel, replies in their order.
 
-    The flow itself runs beside the event loop: of a large memory it takes a moment to build
-    prompts and to read replies. With a `limit`, 1 or more, at most so many requests of a batch are
-    under way at once; they begin in their order. When a call fails the others of its batch are
-    cancelled, the flow is closed and the error is raised.
+    The flow itself runs in a thread, since it takes time to build prompts of a large memory and to
+    read replies. At most `limit` requests of a batch are in progress at once; they begin in their
+    order. When a call fails, the others of its batch are cancelled and the flow is closed.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"a limit of {limit} asks at once; it is at least 1")
     try:
         step = await beside(_step, flow, None)
         while not isinstance(step, _FlowResult):
@@ -44,7 +41,7 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _FlowResult(Generic[T]):
-    """A flow is done."""
+    """The result of a flow."""
 
     result: T
 
@@ -52,30 +49,29 @@ class _FlowResult(Generic[T]):
 def _step(
     flow: Generator[Sequence[Request], Sequence[Reply], T], replies: Sequence[Reply] | None
 ) -> Sequence[Request] | _FlowResult[T]:
-    """What a flow asks next; None for replies begins it."""
+    """Returns the next requests of a flow; None for replies begins it."""
     try:
         sent: Any = replies
         return flow.send(sent)
     except StopIteration as end:
-        # No future takes it.
+        # A future cannot raise StopIteration.
         return _FlowResult(end.value)
 
 
 def within(
     flow: FetchingFlow[T], window_tokens: int, count: Callable[[str], int]
 ) -> FetchingFlow[T]:
-    """`flow`, but no ask of it passes a window of so many tokens, prompt and reply together.
+    """Yields the requests of `flow`; raises WindowPassed for one that exceeds the window.
 
-    The look-ups go through as they are. Raises WindowPassed before anything of a batch is
-    asked when one of its prompts is too long.
+    A prompt and its reply together have to fit. Nothing of a batch is sent if one does not.
     """
     try:
-        asks = next(flow)
+        requests = next(flow)
         while True:
-            for ask in asks:
-                if isinstance(ask, ModelRequest):
-                    _check(ask, window_tokens, count)
-            asks = flow.send((yield asks))
+            for one in requests:
+                if isinstance(one, ModelRequest):
+                    _check(one, window_tokens, count)
+            requests = flow.send((yield requests))
     except StopIteration as end:
         result: T = end.value
         return result
@@ -83,31 +79,31 @@ def within(
         flow.close()
 
 
-def _check(ask: ModelRequest, window_tokens: int, count: Callable[[str], int]) -> None:
-    tokens = count(ask.text)
-    if tokens + ask.max_output_tokens > window_tokens:
+def _check(request: ModelRequest, window_tokens: int, count: Callable[[str], int]) -> None:
+    tokens = count(request.text)
+    if tokens + request.max_output_tokens > window_tokens:
         raise WindowPassed(
-            f"a prompt of {ask.template} takes {tokens} tokens and its reply up to"
-            f" {ask.max_output_tokens}: more than the window of {window_tokens}"
+            f"a prompt of {request.template} takes {tokens} tokens and its reply up to"
+            f" {request.max_output_tokens}: more than the window of {window_tokens}"
         )
 
 
 async def _answer(
-    asks: Sequence[Request], call: Callable[[Request], Awaitable[Reply]], limit: int | None
+    requests: Sequence[Request], call: Callable[[Request], Awaitable[Reply]], limit: int | None
 ) -> Sequence[Reply]:
-    if len(asks) == 1:
-        return [await call(asks[0])]
-    # A semaphore wakes in the order in which it was asked.
+    if len(requests) == 1:
+        return [await call(requests[0])]
+    # A semaphore is first in, first out.
     free = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
-    async def one(ask: Request) -> Reply:
+    async def one(request: Request) -> Reply:
         async with free:
-            return await call(ask)
+            return await call(request)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one(ask)) for ask in asks]
+            running = [tasks.create_task(one(request)) for request in requests]
     except* Exception as group:
-        # Callers know the error, not the group that it came in.
+        # Callers handle the error, not the group that contains it.
         raise group.exceptions[0] from None
     return [task.result() for task in running]

@@ -27,7 +27,7 @@ from service.domain.spend.prices import ModelPrices, most_micro_usd
 from service.llm.gateway.bulkhead import Bulkhead
 from service.llm.gateway.call_executor import LeaseLost
 from service.llm.gateway.circuits import Circuits
-from service.llm.gateway.prefix_coalescer import PrefixCoalescer, Ticket
+from service.llm.gateway.prefix_coalescer import LeaderEnd, PrefixCoalescer, Ticket
 from service.llm.gateway.routing import Router
 from service.llm.prefix_cache.cache import prefix_of
 from service.llm.providers.failures import ModelFailure
@@ -155,9 +155,9 @@ class Gateway:
             route = await self._router.choose(wanted.prefix, model)
             if await ticket.waited(route):
                 continue
-            deployment, circuits = deployment_name(model, route.deployment), self._circuits
+            deployment = deployment_name(model, route.deployment)
             try:
-                probing = circuits is not None and await circuits.admit(deployment)
+                probing = self._circuits is not None and await self._circuits.admit(deployment)
             except ModelFailure:
                 if not route.spare or not moves:
                     raise
@@ -174,36 +174,26 @@ class Gateway:
                     await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))
                     look = min(look * 2, MAX_LOOK_SECONDS)
                 case Lease():
-                    deadline = asked_at + self._lease_seconds
                     try:
                         reply = await self._make(
-                            wanted, route, begun, deadline, ticket, probing=probing
+                            wanted, route, begun, asked_at, ticket, probing=probing
                         )
+                        return reply, False
                     except LeaseLost:
                         # Another process makes the call.
                         continue
-                    except ModelFailure as error:
-                        failure = error
-                        if circuits is not None:
-                            owner = wanted.scope.owner_id
-                            failure = await circuits.failed(
-                                deployment, model, owner, error, began=asked_at, probing=probing
-                            )
+                    except ModelFailure as failure:
                         if not failure.fault.is_deployment or not route.spare or not moves:
-                            raise failure from error
-                        ticket.failed()
+                            raise
+                        ticket.end(LeaderEnd.FAILED)
                         moves -= 1
-                    else:
-                        if circuits is not None:
-                            await circuits.replied(deployment, asked_at)
-                        return reply, False
 
     async def _make(
         self,
         wanted: "_Wanted",
         route: Route,
         lease: Lease,
-        deadline: float,
+        asked_at: float,
         ticket: Ticket,
         *,
         probing: bool,
@@ -211,7 +201,7 @@ class Gateway:
         order = CallRequest(
             **{one.name: getattr(wanted, one.name) for one in fields(WantedCall)},
             lease=lease,
-            lease_deadline=deadline,
+            lease_deadline=asked_at + self._lease_seconds,
             route=route,
             plan=self._plan(wanted, route, ticket),
             probes=probing,
@@ -220,10 +210,21 @@ class Gateway:
         ticket.going(order.plan)
         # About how many tokens of the prompt are not cached.
         fresh = max(wanted.prompt_tokens - route.predicted_tokens, 1)
-        with self._can_be_called_off(wanted):
-            async with self._router.going(route, fresh):
-                reply = await self._executor.make(order)
-        ticket.back()
+        deployment = deployment_name(wanted.model, route.deployment)
+        try:
+            with self._can_be_called_off(wanted):
+                async with self._router.going(route, fresh):
+                    reply = await self._executor.make(order)
+        except ModelFailure as error:
+            if self._circuits is None:
+                raise
+            owner = wanted.scope.owner_id
+            raise await self._circuits.failed(
+                deployment, wanted.model, owner, error, began=asked_at, probing=probing
+            ) from error
+        ticket.end(LeaderEnd.BACK)
+        if self._circuits is not None:
+            await self._circuits.replied(deployment, asked_at)
         return reply
 
     @contextmanager

@@ -7,9 +7,9 @@ from service.llm.providers.labels import LABELS
 from service.llm.providers.model_map import provider_of
 from service.telemetry.names import Attribute, Metric
 
-#: From a local model's short reply to a provider's patience of ten minutes.
+#: From a local model's short reply to a provider's limit of ten minutes.
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
-#: As the conventions have them.
+#: As in the conventions.
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 #: Providers that the conventions name otherwise than litellm does.
 _PROVIDERS = {
@@ -59,7 +59,7 @@ class ModelMetrics:
         input_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """Records one; `error` is the kind of its failure, if any."""
+        """Records a try; `error` is the kind of its failure, if any."""
         known = {
             Attribute.GEN_AI_OPERATION_NAME: operation,
             Attribute.GEN_AI_PROVIDER_NAME: provider_name(model),

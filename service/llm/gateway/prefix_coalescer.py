@@ -1,11 +1,11 @@
 """Coalesces calls with the same long prefix: the first is sent, the others wait for its cache.
 
-A provider finds a prefix in its cache once the call that wrote it has returned. Several calls
-with the same long prefix, sent at the same moment, would each pay for all of it. So the
-first goes, and the others of this process wait until it is back and read what it wrote.
+A provider finds a prefix in its cache once the call that wrote it has returned. Calls with the same
+long prefix that are sent together would each pay for all of it. So the others of this process wait
+for the first, and read what it wrote.
 
-It is advice. No call waits longer than a lease, for a call that failed, where the provider
-keeps no prefixes in a way that we can rely on, or where little is left to be read.
+This is advice. No call waits longer than a lease, for a failed call, for a provider whose cache is
+unreliable, or to save few tokens.
 """
 
 import asyncio
@@ -24,41 +24,41 @@ from service.llm.providers.plans import CallPlan, Route, deployment_name
 from service.llm.providers.renderers import kept_ends
 from service.telemetry.names import Attribute, Metric
 
-#: Waiting takes as long as a call: fewer tokens that are not warm are not worth it.
+#: Fewer uncached tokens are not worth a wait, which takes as long as a call.
 LEAST_GAIN_TOKENS = 512
 
 
-class _LeaderEnd(Enum):
-    """What became of a leader."""
+class LeaderEnd(Enum):
+    """How a leader ended."""
 
-    #: It is back: what it has sent is warm.
+    #: With a reply: what it has sent is warm.
     BACK = auto()
     FAILED = auto()
-    #: It was cancelled, or found its reply without a call: another one has to lead.
+    #: It was cancelled, or found its reply without a call: another call has to lead.
     GONE = auto()
 
 
 class _Lead:
-    """A call that goes first."""
+    """A call for which others wait."""
 
     def __init__(self, deployment: str, prefix: Prefix, ends: range) -> None:
         self.deployment = deployment
         self.prefix = prefix
-        #: Segments, from the first to each end that it leads to.
+        #: The ends of segments that it will warm, as counts of segments.
         self.ends = ends
-        self.over: asyncio.Future[_LeaderEnd] = asyncio.get_running_loop().create_future()
-        #: Those who wait, by how many segments they share.
+        self.over: asyncio.Future[LeaderEnd] = asyncio.get_running_loop().create_future()
+        #: How many calls wait, by the number of segments that they share.
         self.followers: Counter[int] = Counter()
         #: The ends that the provider keeps of it; None until it is sent.
         self.kept: frozenset[int] | None = None
 
     def warms(self, ends: range) -> int:
-        """How many of the segments will be warm that end at one of `ends`."""
+        """Returns the deepest of `ends` that will be warm; 0 for none."""
         kept = range(ends.stop) if self.kept is None else self.kept
         return max((end for end in kept if end in ends), default=0)
 
     def shared(self) -> int:
-        """Segments that are worth keeping for the calls that wait; 0 for none."""
+        """Returns how many segments are worth caching for the calls that wait; 0 for none."""
 
         def saved(end: int) -> int:
             count = sum(many for depth, many in self.followers.items() if depth >= end)
@@ -95,10 +95,10 @@ class PrefixCoalescer:
         try:
             yield ticket
         except Exception:
-            ticket.end(_LeaderEnd.FAILED)
+            ticket.end(LeaderEnd.FAILED)
             raise
         finally:
-            ticket.end(_LeaderEnd.GONE)
+            ticket.end(LeaderEnd.GONE)
 
     def find(self, deployment: str, prefix: Prefix, ends: range) -> tuple[_Lead, int] | None:
         """Returns the leader to the deepest of these ends, and its number of segments."""
@@ -114,7 +114,7 @@ class PrefixCoalescer:
         for end in lead.ends:
             self._leads[lead.deployment, lead.prefix.ids[end - 1]] = lead
 
-    def leave(self, lead: _Lead, how: _LeaderEnd) -> None:
+    def leave(self, lead: _Lead, how: LeaderEnd) -> None:
         """Wakes the calls that wait."""
         for end in lead.ends:
             key = (lead.deployment, lead.prefix.ids[end - 1])
@@ -124,15 +124,15 @@ class PrefixCoalescer:
         if not lead.over.done():
             lead.over.set_result(how)
 
-    async def wait(self, lead: _Lead, depth: int, model: str, until: float) -> _LeaderEnd | None:
-        """How the leader ended; None when that took too long."""
+    async def wait(self, lead: _Lead, depth: int, model: str, until: float) -> LeaderEnd | None:
+        """Waits for a leader; returns how it ended, or None if that took too long."""
         lead.followers[depth] += 1
-        end: _LeaderEnd | None = None
+        end: LeaderEnd | None = None
         try:
             async with asyncio.timeout(until - self._clock()):
                 end = await asyncio.shield(lead.over)
         except TimeoutError:
-            # It is not worth more; the call goes on without.
+            # The call goes on without it.
             end = None
         finally:
             lead.followers[depth] -= 1
@@ -159,18 +159,15 @@ class Ticket:
         self._until = until
         self._lead: _Lead | None = None
         self._is_alone = prices.family is CacheFamily.PLAIN or prices.read >= 1
-        #: Segments that a leader has cached, by deployment.
-        self._brought: dict[str, int] = {}
+        #: How many segments a leader has warmed, by deployment.
+        self._warmed: dict[str, int] = {}
 
     async def waited(self, route: Route) -> bool:
-        """Waits for a leader; whether it did, so that there may be something new to find.
-
-        Without one it leads.
-        """
+        """Waits for a leader, or leads if there is none; returns whether it has waited."""
         deployment = deployment_name(self._model, route.deployment)
         if self._lead is not None and self._lead.deployment != deployment:
-            # The call goes elsewhere by now, and warms nothing where it led.
-            self.end(_LeaderEnd.GONE)
+            # The call is now routed elsewhere, and warms nothing where it led.
+            self.end(LeaderEnd.GONE)
         if self._is_alone or self._lead is not None:
             return False
         ends = self._worth_waiting(self.warm_segments(route))
@@ -183,42 +180,34 @@ class Ticket:
             return False
         lead, depth = found
         how = await self._coalescer.wait(lead, depth, self._model, self._until)
-        if how is _LeaderEnd.BACK:
-            self._brought[deployment] = lead.warms(range(ends.start, depth + 1))
-        self._is_alone = how in (None, _LeaderEnd.FAILED)
+        if how is LeaderEnd.BACK:
+            self._warmed[deployment] = lead.warms(range(ends.start, depth + 1))
+        self._is_alone = how in (None, LeaderEnd.FAILED)
         return True
 
     def warm_segments(self, route: Route) -> int:
-        """Leading segments that are warm, by the index or since a leader sent them."""
+        """Returns how many segments are warm, by the index or since a leader sent them."""
         deployment = deployment_name(self._model, route.deployment)
-        return max(route.warm_segments, self._brought.get(deployment, 0))
+        return max(route.warm_segments, self._warmed.get(deployment, 0))
 
     def shared_segments(self) -> int:
-        """Leading segments that others wait for; 0 where there are none."""
+        """Returns how many segments others wait for."""
         return self._lead.shared() if self._lead else 0
 
     def going(self, plan: CallPlan) -> None:
-        """Says how the call is sent: what the provider keeps of it is what others find."""
+        """Notes how the call is sent: others find only what the provider caches of it."""
         if self._lead is not None:
             kept = kept_ends(self._prefix, plan.marks, self._prices)
             self._lead.kept = frozenset(at + 1 for at in kept)
 
-    def back(self) -> None:
-        """Says that the call was made: its prefix is warm."""
-        self.end(_LeaderEnd.BACK)
-
-    def failed(self) -> None:
-        """Says that the call failed, though it may be made elsewhere."""
-        self.end(_LeaderEnd.FAILED)
-
-    def end(self, how: _LeaderEnd) -> None:
-        """Leads no more."""
+    def end(self, how: LeaderEnd) -> None:
+        """Stops leading, and wakes the calls that wait."""
         if self._lead is not None:
             self._coalescer.leave(self._lead, how)
             self._lead = None
 
     def _worth_waiting(self, warm: int) -> range:
-        """Ends behind which enough is cold, and which the provider would keep."""
+        """Returns the ends that the provider would cache and that save enough tokens."""
         tokens = self._prefix.tokens
         have = tokens[warm - 1] if 0 < warm <= len(tokens) else 0
         least = max(self._prices.min_tokens, have + LEAST_GAIN_TOKENS)

@@ -1,9 +1,8 @@
-"""Routing: which deployment of a model gets a call.
+"""Chooses the deployment of a model for each call: the one with the least expected cost.
 
-The one with the least expected cost: what is warm there at the price of reading, by the
-chance that it survived; the rest at the price of writing; and the prompts that are
-queued there. Where these say the same, or nothing is known, rendezvous hashing of the
-owner decides, so that processes agree without talking to each other.
+Warm tokens cost the price of reading, by the chance that they survived; the others the price of
+writing; queued prompts cost time. For equal costs, or without knowledge, rendezvous hashing of the
+owner decides, so that processes agree without communicating.
 """
 
 import hashlib
@@ -16,25 +15,23 @@ import structlog
 
 from service.domain.calls.prefix_index import CachedPrefix, Prefix, PrefixQuery, Seen
 from service.domain.spend.prices import ModelPrices
-from service.llm.prefix_cache import survival
-from service.llm.prefix_cache.cache import PrefixIndex, expected_tokens
+from service.llm.prefix_cache.cache import PrefixIndex, bucket_of, chance, expected_tokens
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import Route, deployment_name
 from service.settings.deployments import Deployment
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: Tokens of prompts that a deployment reads in a second, when it is not configured.
+#: Tokens of prompts that a deployment reads in a second, unless configured.
 TOKENS_PER_SECOND = 5000.0
 #: Costs that differ by less than this share of the whole prompt are alike.
 ALIKE = 0.05
-#: A deployment may have this much more under way than the others have on average, in
-#: shares of it and in whole prompts, before owners are sent elsewhere.
+#: How much more work than the average a deployment may have before owners are sent elsewhere.
 BOUND_FACTOR = 1.25
-#: How long a deployment that failed is left alone; doubles with each further failure.
+#: How long a deployment that failed is not called; doubles with each further failure.
 COOLDOWN_SECONDS = 10.0
 MAX_COOLDOWN_SECONDS = 120.0
-#: How long what was learned about survival is used before it is asked for again.
+#: How long what was learned about survival is cached.
 LEARNED_SECONDS = 30.0
 
 
@@ -52,7 +49,7 @@ class _State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeploymentCandidate:
-    """A deployment that may get the call."""
+    """A deployment that can get the call."""
 
     name: str
     #: Tokens that it should have, times the chance that it still has them.
@@ -65,7 +62,7 @@ class DeploymentCandidate:
 
 
 class Router:
-    """Chooses for one worker process. A model without deployments is one itself."""
+    """Chooses for one worker process. A model without deployments counts as one."""
 
     def __init__(
         self,
@@ -86,7 +83,7 @@ class Router:
         self._of_model: dict[str, list[Deployment]] = {}
         for one in deployments:
             self._of_model.setdefault(one.model, []).append(one)
-        # Where there is no choice, it does not matter what is in progress.
+        # Without a choice the load does not matter.
         self._shared = {
             one.name for several in self._of_model.values() if len(several) > 1 for one in several
         }
@@ -94,7 +91,7 @@ class Router:
         self._learned: dict[str, tuple[float, Sequence[tuple[float, float]]]] = {}
 
     async def choose(self, prefix: Prefix, model: str) -> Route:
-        """Returns where a call goes. Never raises: without knowledge it chooses all the same."""
+        """Returns the route of a call. Never raises: it can choose without knowledge."""
         deployments = self._of_model.get(model, ())
         names = tuple(one.name for one in deployments)
         prices = self._prices(model)
@@ -137,7 +134,7 @@ class Router:
             yield
             return
         try:
-            # Within, since a caller that is cancelled here has been counted already.
+            # Inside, since a caller that is cancelled here has been counted already.
             await self._count(route.deployment, state, 1, tokens)
             yield
             state.failures, state.cold_until = 0, 0.0
@@ -149,7 +146,7 @@ class Router:
             await self._count(route.deployment, state, -1, -tokens)
 
     def _usable(self, names: Sequence[str]) -> list[int]:
-        """Positions of those that may be asked now; when none may, the first that may again."""
+        """Returns the positions of those that may be called, else of the first that may again."""
         now = self._monotonic()
         until = [max(self._states[name].cold_until, self._probe_at(name) or 0.0) for name in names]
         usable = [at for at, end in enumerate(until) if end <= now]
@@ -189,7 +186,7 @@ class Router:
         wait = COOLDOWN_SECONDS * 2.0 ** min(state.failures - 1, 10)
         wait = min(max(wait, failure.retry_after_seconds or 0.0), MAX_COOLDOWN_SECONDS)
         state.cold_until = self._monotonic() + wait
-        _log.warning("deployment is left alone", deployment=name, seconds=wait)
+        _log.warning("deployment failed and is paused", deployment=name, seconds=wait)
 
 
 def deployments_of(deployments: Sequence[Deployment], model: str) -> Sequence[str]:
@@ -198,14 +195,14 @@ def deployments_of(deployments: Sequence[Deployment], model: str) -> Sequence[st
 
 
 def pick(candidates: Sequence[DeploymentCandidate], prefix: Prefix, prices: ModelPrices) -> int:
-    """Position of the one with the least expected cost."""
+    """Returns the position of the candidate with the least expected cost."""
     free = [at for at, one in enumerate(candidates) if not one.full]
     among = free or list(range(len(candidates)))
     cacheable = max(
         [float(prefix.tokens[-1] if prefix.tokens else 0)]
         + [candidates[at].expected_tokens for at in among]
     )
-    # A second of waiting counts as much as computing for that long on an average one.
+    # A second of waiting costs as much as a second of computing on an average deployment.
     rate = sum(candidates[at].tokens_per_second for at in among) / len(among)
 
     def cost(at: int) -> float:
@@ -221,7 +218,7 @@ def pick(candidates: Sequence[DeploymentCandidate], prefix: Prefix, prices: Mode
         least = min(cost(at) for at in among)
         alike = [at for at in among if cost(at) <= least + ALIKE * max(cacheable, 1.0)]
     else:
-        # Nothing to win but balance: the owner's own one, unless that has too much to do.
+        # Only balance matters: the owner's own deployment, unless that is overloaded.
         mean = sum(load(at) for at in among) / len(among)
         slack = cacheable / rate
         alike = [at for at in among if load(at) <= BOUND_FACTOR * mean + slack]
@@ -229,7 +226,7 @@ def pick(candidates: Sequence[DeploymentCandidate], prefix: Prefix, prices: Mode
 
 
 def _score(owner: str, name: str) -> bytes:
-    """Rendezvous hashing: the highest wins, and a deployment more or less moves few owners."""
+    """Returns the rank in rendezvous hashing; adding a deployment moves few owners."""
     return hashlib.blake2b(f"{owner}\0{name}".encode(), digest_size=8).digest()
 
 
@@ -239,12 +236,12 @@ def _surviving(
     outcomes: Sequence[tuple[float, float]],
     now: float,
 ) -> float:
-    """Tokens that are to be expected, of the fresh boundary or of a deeper, older one."""
+    """Returns the tokens to expect, up to the fresh boundary or a deeper, older one."""
     found = {one for one in (cached.fresh, cached.deepest) if one is not None}
     return max(
         (
             expected_tokens(one.tokens, prices)
-            * survival.chance(survival.bucket_of(now - one.touched, prices.ttl_seconds), outcomes)
+            * chance(bucket_of(now - one.touched, prices.ttl_seconds), outcomes)
             for one in found
         ),
         default=0.0,

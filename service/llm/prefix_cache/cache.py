@@ -1,9 +1,8 @@
 """Predicts how much of a prompt its provider still has cached.
 
-Providers reuse the longest prefix they have seen. A prompt is a list of segments; the
-id of a segment stands for everything up to its end, so that two prompts share exactly
-the ids of their common prefix. The index remembers which ids were sent and when. It is
-advice: without it predictions are worse and nothing else changes.
+Providers reuse the longest prefix that they have seen. The id of a segment represents everything up
+to its end, so two prompts share exactly the ids of their common prefix. The index remembers which
+ids were sent and when. It is advice: without it predictions are worse and nothing else changes.
 """
 
 import hashlib
@@ -17,46 +16,53 @@ from service.domain.prompting.flows import Segment
 from service.domain.prompting.tokens import estimate_prompt_tokens, estimate_tokens
 from service.domain.spend.prices import ModelPrices
 
-#: How far an estimate of tokens may be off; further, the provider counts something else.
+#: By which factor an estimate of tokens may be wrong; beyond it the provider counts other things.
 MAX_RATIO = 4.0
+#: Ends of the first buckets of ages, in seconds, within the time to live. The next buckets end at
+#: it and at twice of it; the last has no end.
+AGES_SECONDS = (60, 120, 240)
+BUCKETS = len(AGES_SECONDS) + 3
+#: The chance by bucket when nothing is known.
+DEFAULT_CHANCE = (0.98, 0.97, 0.95, 0.9, 0.3, 0.1)
+#: How many outcomes the default counts for.
+PRIOR_OUTCOMES = 4.0
 
 
 class PrefixIndex(Protocol):
     """Remembers which prefixes were sent where. Never raises: it is advice."""
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """Returns what is warm of a prompt at each deployment, and what else one trip yields."""
+        """Returns what is warm of a prompt at each deployment."""
         ...
 
     async def sent(self, prompt: Sent) -> None:
-        """Says that a deployment has answered a prompt, and what that taught."""
+        """Records that a deployment has answered a prompt, and what was learned from it."""
         ...
 
     async def queued(self, deployment: str, tokens: int, now: float) -> None:
-        """Says how many tokens of prompts this process has under way at a deployment."""
+        """Records how many tokens of prompts this process has in progress at a deployment."""
         ...
 
     async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
-        """For each bucket of ages how often a prefix survived, and did not; () if unknown."""
+        """Returns by bucket of ages how often a prefix survived, and did not; () if unknown."""
         ...
 
 
 def prefix_of(
     segments: Sequence[Segment], *, model: str, tenant_id: UUID, owner_id: UUID
 ) -> Prefix:
-    """The reusable part of a prompt: its leading reusable segments.
-
-    `owner_id` is a memory's or a session's.
-    """
-    parent = _seed(model, tenant_id)
+    """Returns a prompt's leading reusable segments; `owner_id` is a memory's or a session's."""
+    seed = f"{tenant_id}\0{model}".encode()
+    parent = hashlib.blake2b(seed, digest_size=ID_BYTES).digest()
     ids: list[bytes] = []
     sizes: list[int] = []
     for segment in segments:
         if not segment.reusable:
             break
-        parent, size = _extend(parent, segment.text)
+        # All are hashed for each prompt: that takes microseconds, remembering them megabytes.
+        parent = hashlib.blake2b(parent + segment.text.encode(), digest_size=ID_BYTES).digest()
         ids.append(parent)
-        sizes.append(size)
+        sizes.append(estimate_tokens(segment.text))
     return Prefix(
         memory_key=f"{tenant_id}:{owner_id}",
         group_key=f"{tenant_id}:{ids[0].hex()}" if ids else "",
@@ -66,7 +72,7 @@ def prefix_of(
 
 
 def expected_tokens(warm_tokens: int, prices: ModelPrices) -> int:
-    """Tokens that the provider should find of a prefix that is warm there."""
+    """Returns how many tokens of a warm prefix the provider should find."""
     if warm_tokens < prices.min_tokens:
         return 0
     return warm_tokens - warm_tokens % prices.granularity_tokens
@@ -80,19 +86,18 @@ def calibrated(
     warm_segments: int,
     warm_tokens: int,
 ) -> tuple[int, ...]:
-    """Tokens up to each boundary, as the provider counts.
+    """Returns the tokens up to each boundary, as the provider counts them.
 
-    Ours are estimates; the whole prompt's total, by the provider's count, says how far
-    they are off on average. Up to the boundary that was read they are as they were
-    when that was sent, or as the provider reported it: so errors do not add up from call
-    to call. `rest` is what follows the prefix.
+    Estimates are scaled by the provider's total for the prompt. Up to the boundary that was read,
+    counts are from the call that sent it or as reported, so errors do not accumulate from call to
+    call. `rest` is the prompt after the prefix.
     """
     if not prefix.tokens:
         return ()
     estimate = prefix.tokens[-1] + sum(estimate_prompt_tokens(text) for text in rest)
     ratio = min(max(input_tokens / max(estimate, 1), 1 / MAX_RATIO), MAX_RATIO)
     at = prefix.tokens[warm_segments - 1] if 0 < warm_segments <= len(prefix.tokens) else 0
-    # Nothing was read, or nothing is known of it: the average holds from the beginning.
+    # If nothing was read, or it is unknown, the average applies from the beginning.
     anchor = float(warm_tokens) if at and warm_tokens > 0 else 0.0
     at = at if anchor else 0
     return tuple(
@@ -101,17 +106,17 @@ def calibrated(
     )
 
 
-def _seed(model: str, tenant_id: UUID) -> bytes:
-    seed = f"{tenant_id}\0{model}".encode()
-    return hashlib.blake2b(seed, digest_size=ID_BYTES).digest()
+def bucket_of(age_seconds: float, ttl_seconds: int) -> int:
+    """Returns the bucket of an age."""
+    ends = (*(min(age, ttl_seconds) for age in AGES_SECONDS), ttl_seconds, 2 * ttl_seconds)
+    return sum(age_seconds > end for end in ends)
 
 
-def _extend(parent: bytes, text: str) -> tuple[bytes, int]:
-    """The id behind `text`, and its tokens.
+def chance(bucket: int, outcomes: Sequence[tuple[float, float]]) -> float:
+    """Returns the chance that a prefix of this age is still cached.
 
-    A prompt repeats nearly all segments of the one before it, and all are hashed again: a
-    microsecond or two each, where remembering them took megabytes of each process.
+    `outcomes` has for each bucket how many prefixes survived, and how many did not.
     """
-    name = hashlib.blake2b(parent, digest_size=ID_BYTES)
-    name.update(text.encode())
-    return name.digest(), estimate_tokens(text)
+    survived, lost = outcomes[bucket] if bucket < len(outcomes) else (0.0, 0.0)
+    prior = DEFAULT_CHANCE[bucket] * PRIOR_OUTCOMES
+    return (survived + prior) / (survived + lost + PRIOR_OUTCOMES)

@@ -1,7 +1,7 @@
-"""Reports to the prefix index what a call shows: what is cached now, and why it differed.
+"""Reports to the prefix index what a call shows: what is cached, and why it differed.
 
-One for each process that makes calls. What it remembers to distinguish reasons is small,
-and lost with the process: see `service.llm.prefix_cache.misses`.
+Each process remembers a little to find the reasons (`service.llm.prefix_cache.misses`). This is
+lost with the process.
 """
 
 import time
@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from service.domain.calls.ledger import Call
 from service.domain.calls.prefix_index import PrefixSurvival, Sent
 from service.domain.spend.prices import CacheFamily, ModelPrices
-from service.llm.prefix_cache.cache import PrefixIndex, calibrated, expected_tokens
+from service.llm.prefix_cache.cache import PrefixIndex, bucket_of, calibrated, expected_tokens
 from service.llm.prefix_cache.misses import Evidence, MissReason, classify, tolerance
 from service.llm.prefix_cache.recent_prompts import RecentPrompt, RecentPrompts
-from service.llm.prefix_cache.survival import bucket_of
 from service.llm.providers.plans import CallRequest, deployment_name
 from service.llm.providers.renderers import kept_ends
 
-#: Deployments that are remembered; the one that was not used for longest is forgotten.
+#: Deployments that are remembered; the least recently used is forgotten.
 MAX_DEPLOYMENTS = 1024
 #: Owners in a row that are remembered of one deployment.
 MAX_OWNERS = 16
@@ -27,11 +26,11 @@ MAX_OWNERS = 16
 
 @dataclass(slots=True)
 class _DeploymentFeedback:
-    """What one deployment did with what should have been warm there."""
+    """What one deployment found of the prefixes that should have been warm."""
 
     hits: int = 0
     misses_in_a_row: int = 0
-    #: Owners of whose warm prompts nothing was found, since something was.
+    #: Owners of whose warm prompts nothing was found, since the last find.
     cold_owners: set[str] = field(default_factory=set)
 
 
@@ -52,10 +51,10 @@ class PrefixFeedback:
         self._recent = RecentPrompts()
 
     def predicted(self, order: CallRequest) -> int:
-        """Tokens that the provider should find: what the index says, or the last prompt."""
+        """Returns the tokens that the provider should find, by the index or the last prompt."""
         prices = self._prices(order.model)
         if prices.family is CacheFamily.EXPLICIT:
-            # Nothing is found there but what ends at a mark.
+            # Only prefixes that end at a mark are found there.
             return order.route.predicted_tokens
         since = self._clock() - prices.ttl_seconds
         recent = self._recent.find(_recent_key(order), since)
@@ -63,7 +62,7 @@ class PrefixFeedback:
         return max(order.route.predicted_tokens, expected_tokens(common, prices))
 
     def miss_reason(self, order: CallRequest, predicted: int, reported: int | None) -> MissReason:
-        """Why a call's cache had other tokens than predicted."""
+        """Returns why a call's cache had other tokens than predicted."""
         route, prices = order.route, self._prices(order.model)
         provider = order.model.partition("/")[0]
         deployment = self._deployment(provider, deployment_name(order.model, route.deployment))
@@ -89,7 +88,7 @@ class PrefixFeedback:
         )
 
     async def learn(self, order: CallRequest, call: Call) -> None:
-        """Reports to the index what is warm now, and whether what was warm had survived."""
+        """Reports to the index what is warm, and which warm prefixes survived."""
         prefix, route, prices = order.prefix, order.route, self._prices(order.model)
         rest = order.ask.segments[len(prefix.ids) :]
         anchor, exact = _anchor(order, call, prices)
@@ -128,7 +127,7 @@ class PrefixFeedback:
 
 
 def _recent_key(order: CallRequest) -> tuple[str, ...]:
-    # Prompts with another task have another beginning: they do not stand for each other.
+    # Prompts for other tasks begin differently.
     deployment = deployment_name(order.model, order.route.deployment)
     return (deployment, order.prefix.memory_key, order.prefix.group_key)
 
@@ -150,10 +149,10 @@ def _note(deployment: _DeploymentFeedback, owner: str, reported: int, *, hit: bo
 
 
 def _anchor(order: CallRequest, call: Call, prices: ModelPrices) -> tuple[int, bool]:
-    """Tokens up to the boundary that was read, and whether the provider has said so.
+    """Returns the tokens up to the boundary that was read, and whether the provider reported them.
 
-    It finds at least these, and more where the next segment begins alike: so an estimate
-    is replaced, and what it said before only falls.
+    It finds at least these, and more if the next segment begins alike. So a report replaces an
+    estimate, and lowers an earlier report.
     """
     route, reported = order.route, call.reported_cached_tokens
     known = (route.warm_tokens, route.warm_exact)
@@ -161,10 +160,10 @@ def _anchor(order: CallRequest, call: Call, prices: ModelPrices) -> tuple[int, b
         return known
     granularity = prices.granularity_tokens
     if abs(reported - route.warm_tokens) > max(route.warm_tokens // 4, granularity):
-        # Another boundary's.
+        # It is about another boundary.
         return known
     if reported == route.warm_tokens - route.warm_tokens % granularity:
-        # As predicted; what is in the index is finer than what is reported.
+        # As predicted; the index is more precise than the report.
         return route.warm_tokens, True
     said = reported + granularity // 2
     return (min(said, route.warm_tokens) if route.warm_exact else said), True

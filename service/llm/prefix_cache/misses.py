@@ -1,18 +1,16 @@
 """Finds the likeliest reason why a provider's cache had other tokens than predicted.
 
-These are heuristics. A provider says how many tokens it found, never why: the class is
-the likeliest reason by what one executor has seen, and two processes may class
-the same call otherwise. Sums over many calls are useful, a single one hardly.
+These are heuristics: a provider reports how many tokens it found, never why. Two executors may
+classify a call differently. Totals over many calls are useful, a single one hardly.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
-#: Share of a prediction that may be missing or too much: boundaries are counted with a
-#: tokenizer that need not be the provider's.
+#: By which share a prediction may be wrong: our tokenizer need not be the provider's.
 TOLERANCE = 0.02
-#: Misses in a row, with never a hit, from which on it is no accident.
+#: Misses in a row, without any hit, that count as drift.
 DRIFT_MISSES = 3
 #: Prompts of different owners in a row of which nothing at all was found.
 OUTAGE_OWNERS = 3
@@ -27,9 +25,9 @@ class MissReason(StrEnum):
     NONE = "none"
     #: More was found: another process has sent it, or the providers' own texts match.
     MORE = "more"
-    #: Less was found, and the likeliest reason is that it made room.
+    #: Less was found: the rest was probably evicted.
     EVICTED = "evicted"
-    #: Another deployment has it, and the call did not go there.
+    #: Another deployment has it cached.
     MISROUTED = "misrouted"
     #: What should match never does: the template, the tokenizer or the rendering differs.
     DRIFT = "drift"
@@ -64,12 +62,12 @@ class Evidence:
 
 
 def tolerance(predicted_tokens: int, granularity_tokens: int) -> int:
-    """How far off a prediction may be and count as true."""
+    """Returns by how many tokens a prediction may be wrong and still count as true."""
     return max(granularity_tokens, ceil(TOLERANCE * predicted_tokens))
 
 
 def classify(seen: Evidence) -> MissReason:
-    """The likeliest reason."""
+    """Returns the likeliest reason."""
     if not seen.known or seen.reported_tokens is None:
         return MissReason.UNKNOWN
     predicted, reported = seen.predicted_tokens, seen.reported_tokens
@@ -81,15 +79,10 @@ def classify(seen: Evidence) -> MissReason:
         return MissReason.NONE
     if reported > predicted:
         return MissReason.MORE
-    if _is_outage(seen):
+    everywhere = seen.cold_owners >= OUTAGE_OWNERS or seen.cold_deployments >= OUTAGE_DEPLOYMENTS
+    if seen.hits and not reported and everywhere:
         return MissReason.OUTAGE
-    # Without a hit ever, it is not that the provider forgets: it never understood.
+    # Without any hit the provider has not forgotten: it has never matched.
     if seen.hits == 0 and seen.misses_in_a_row >= DRIFT_MISSES:
         return MissReason.DRIFT
     return MissReason.EVICTED
-
-
-def _is_outage(seen: Evidence) -> bool:
-    if seen.reported_tokens or not seen.hits:
-        return False
-    return seen.cold_owners >= OUTAGE_OWNERS or seen.cold_deployments >= OUTAGE_DEPLOYMENTS

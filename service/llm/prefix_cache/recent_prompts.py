@@ -1,8 +1,7 @@
-"""Prompts that this process sent last: what of a new one is the same, to the character.
+"""Remembers the prompts that this process sent last, to compare new ones by character.
 
-The index knows ends of segments. Providers that keep prefixes by themselves also find the
-common part of a segment that changed: a memory written in place, a base folded anew. The
-process that made a memory's last call can measure how long that part is.
+The index knows only the ends of segments. Providers that cache prefixes by themselves also find the
+common part of a segment that changed: a memory written in place, or a base folded anew.
 """
 
 from collections import OrderedDict
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from service.domain.values.beginnings import common_characters
 
-#: Prompts that are remembered, and characters of all of them; the oldest is forgotten.
+#: Prompts that are remembered, and their characters; the oldest is forgotten.
 MAX_PROMPTS = 256
 MAX_CHARACTERS = 32_000_000
 
@@ -20,7 +19,7 @@ MAX_CHARACTERS = 32_000_000
 class RecentPrompt:
     """The reusable part of a prompt that was sent."""
 
-    #: Of its segments.
+    #: Its segments.
     texts: tuple[str, ...]
     #: Tokens up to the end of each, as the provider counts.
     tokens: tuple[int, ...]
@@ -28,7 +27,7 @@ class RecentPrompt:
     sent_at: float
 
     def common_tokens(self, texts: Sequence[str]) -> int:
-        """About how many tokens this one and a prompt of these segments begin with alike."""
+        """Returns about how many tokens this prompt shares with one that has these segments."""
         before = 0
         for old, new, end in zip(self.texts, texts, self.tokens, strict=False):
             if old != new:
@@ -39,19 +38,19 @@ class RecentPrompt:
 
 
 class RecentPrompts:
-    """The last prompt of each memory, task and deployment."""
+    """Keeps the last prompt of each memory, task and deployment."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[tuple[str, ...], RecentPrompt] = OrderedDict()
         self._characters = 0
 
     def find(self, key: tuple[str, ...], not_before: float) -> RecentPrompt | None:
-        """The last prompt, if it was sent since then."""
+        """Returns the last prompt, if it was sent since then."""
         held = self._held.get(key)
         return held if held is not None and held.sent_at >= not_before else None
 
     def keep(self, key: tuple[str, ...], sent: RecentPrompt) -> None:
-        """Remembers a prompt in place of the one before it."""
+        """Remembers a prompt in place of the previous one."""
         self._drop(key)
         self._held[key] = sent
         self._characters += _size(sent)

@@ -1,4 +1,4 @@
-"""Delays: when a provider wants to be asked again, wherever it says so."""
+"""Finds how long a provider asks us to wait, in headers, bodies or words."""
 
 import re
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from email.utils import parsedate_to_datetime
 
 from service.llm.providers.native import NativeAnswer
 
-#: Characters of an error that are looked at.
+#: Characters of an error that are searched.
 _LOOKED_AT = 4000
 
 
 def delay_seconds(native: NativeAnswer, error: Exception) -> float | None:
-    """Seconds that a provider wants to be left alone; None where it does not say."""
+    """Returns the seconds that a provider asks us to wait; None if it does not say."""
     headers = native.headers or getattr(error, "litellm_response_headers", None) or {}
     found = _of_headers({str(name).lower(): str(value) for name, value in headers.items()})
     if found is not None:
         return found
-    # Gemini says it in the body, OpenAI and Azure in words.
+    # Gemini has it in the body, OpenAI and Azure in words.
     said = native.error or str(error)
     wait = re.search(
         r'"retryDelay":\s*"([0-9.hms]{1,20})"|(?:try again in|retry after)\s+([0-9.hms ]{1,20})',
@@ -64,7 +64,7 @@ def _date(text: str) -> datetime | None:
 
 
 def _until(at: datetime | None, headers: Mapping[str, str]) -> float | None:
-    """Seconds up to a time, by the provider's own clock: ours may be another."""
+    """Returns the seconds until a time, by the provider's clock: ours may differ."""
     now = _date(headers.get("date", ""))
     return None if at is None or now is None else max((at - now).total_seconds(), 0.0)
 

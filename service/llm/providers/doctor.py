@@ -1,9 +1,8 @@
-"""Whether the endpoints of the configured models answer. No model is called: nothing is paid."""
+"""Checks whether the endpoints of the configured models answer, without a paid call."""
 
 import asyncio
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 
 from service.domain.operations.doctor import Finding, bad, ok, warn
@@ -12,30 +11,35 @@ from service.settings.deployments import Deployment
 
 #: How long an endpoint may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
-#: The settings that hold the keys of endpoints; those of deployments have their names.
-_SECRETS = {"model": "model_api_key", "vectors": "embedding_api_key"}
 
 
 async def look_at_models(config: Config, hidden: frozenset[str] = frozenset()) -> list[Finding]:
-    """One finding for the model, and one for each endpoint that is configured by its URL.
+    """Returns a finding for the model, and one for each endpoint that is configured by its URL.
 
-    `hidden`: names of settings that the processes have, and `config` has not: their keys.
+    `hidden`: the names of keys that only the running processes have.
     """
-    findings = [_model(config)]
-    for name, base, key in _endpoints(config):
-        has_other = key is None and _SECRETS.get(name, name) in hidden
-        findings.append(await asyncio.to_thread(_endpoint, name, base, key, has_other))
+    is_offline = config.model == OFFLINE_MODEL
+    free = ": no network is needed, and no model is asked" if is_offline else ""
+    findings = [ok("model", f"{config.model}{free}")]
+    for name, base, setting, secret in (
+        ("model", config.model_base_url, "model_api_key", config.model_api_key),
+        ("vectors", config.embedding_base_url, "embedding_api_key", config.embedding_api_key),
+    ):
+        if base is not None:
+            key = secret.get_secret_value() if secret else None
+            has_other = key is None and setting in hidden
+            findings.append(await asyncio.to_thread(_endpoint, name, base, key, has_other))
     for one in config.deployments:
         findings.append(await asyncio.to_thread(_deployment, one, hidden))
     return findings
 
 
-#: Providers whose servers have a list of models at their base, for a key in OpenAI's header.
+#: Providers whose servers list their models for a key in OpenAI's header.
 _LISTS = ("openai", "hosted_vllm", "deepseek", "groq", "mistral", "openrouter", "xai")
 
 
 def _deployment(one: Deployment, hidden: frozenset[str]) -> Finding:
-    """What is set of a deployment, and whether its URL answers."""
+    """Returns what is set of a deployment, and whether its URL answers."""
     name = f"deployment {one.name}"
     if one.api_base is None:
         return ok(name, f"{one.shown()}: asked by `palimpsest model check {one.model}`")
@@ -47,24 +51,9 @@ def _deployment(one: Deployment, hidden: frozenset[str]) -> Finding:
     elif one.provider in _LISTS:
         found = _endpoint(name, base, one.key(), has_other)
     else:
-        # It answers somehow; whether it takes the key only a call can say.
+        # Any answer will do; only a call can test the key.
         found = _endpoint(name, base, None, False, "", "")
     return replace(found, said=f"{found.said} ({one.shown()})")
-
-
-def _model(config: Config) -> Finding:
-    if config.model == OFFLINE_MODEL:
-        return ok("model", f"{config.model}: no network is needed, and no model is asked")
-    return ok("model", config.model)
-
-
-def _endpoints(config: Config) -> Iterator[tuple[str, str, str | None]]:
-    if config.model_base_url is not None:
-        key = config.model_api_key
-        yield "model", config.model_base_url, key.get_secret_value() if key else None
-    if config.embedding_base_url is not None:
-        key = config.embedding_api_key
-        yield "vectors", config.embedding_base_url, key.get_secret_value() if key else None
 
 
 def _endpoint(
@@ -75,10 +64,10 @@ def _endpoint(
     path: str = "/models",
     header: str = "Authorization",
 ) -> Finding:
-    """Asks for the list of models, which OpenAI-compatible servers have.
+    """Requests the list of models, which OpenAI-compatible servers have.
 
-    `header`: where the key goes; empty: it is asked without one, and may refuse that.
-    `has_other`: whether the processes have a key that is not known here.
+    `header`: the header of the key; empty: it is called without one, and may refuse that.
+    `has_other`: whether the running processes have a key that is not known here.
     """
     if not base.startswith(("http://", "https://")):
         return bad(name, f"{base} is no URL http://… or https://…", "set its base URL")
@@ -97,7 +86,7 @@ def _endpoint(
             return bad(name, f"{base} refuses the key ({error.code})", "set the right API key")
         if error.code >= 500:
             return warn(name, f"{base} answers {error.code}", "look after the provider")
-        # It answers; not every one lists its models.
+        # It answers, but does not list its models.
         return ok(name, f"{base} answers ({error.code} to a list of models)")
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", None) or error

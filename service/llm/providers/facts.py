@@ -1,6 +1,6 @@
-"""What is known about a model without a network call: its window and its tokenizer.
+"""Finds a model's window and tokenizer, from litellm's bundled list and vocabularies.
 
-From litellm's bundled list and its bundled vocabularies, never from the network.
+Nothing is downloaded.
 """
 
 import importlib
@@ -17,13 +17,13 @@ from service.llm.providers.prices import Prices
 from service.llm.providers.requests import Requests
 from service.settings.config import Config
 
-#: The offline model reads a prompt of any length.
+#: The offline model reads prompts of any length.
 OFFLINE_WINDOW_TOKENS = 1_000_000
-#: Texts are counted in slices: a tokenizer takes quadratic time over a text without
-#: blanks. A count is too high by at most one token a slice.
+#: Texts are counted in slices, as a tokenizer takes quadratic time for a text without blanks. A
+#: count is too high by at most one token a slice.
 SLICE_CHARACTERS = 1000
 
-#: The vocabularies that litellm includes, by encoding, and the file that tiktoken looks for.
+#: The file in which tiktoken expects each vocabulary that litellm includes, by encoding.
 _VOCABULARIES = {
     "o200k_base": "fb374d419588a4632f3f557e76b4b70aebbca790",
     "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
@@ -35,25 +35,25 @@ _VOCABULARIES = {
 class ModelFacts:
     """What a step has to know about its model."""
 
-    #: Tokens of a prompt and its reply together, besides what the model may think.
+    #: Tokens of a prompt and its reply together, without the model's thinking.
     window_tokens: int
-    #: Tokens of a text: the model's own tokenizer where it is at hand, else the estimate
+    #: Counts the tokens of a text, by the model's tokenizer if there is one, else by the estimate
     #: of `service.domain.prompting.tokens`.
     count: Callable[[str], int]
 
 
 class Facts:
-    """The facts of every model that one worker process asks."""
+    """Keeps the facts of the models that one worker process calls."""
 
     def __init__(self, config: Config) -> None:
         self._requests = Requests(config, Prices(config), warns=False)
-        #: The facts of a model, by provider/name. The first time it reads litellm's list.
+        #: Returns the facts of a model, by provider/name. Reads litellm's list the first time.
         self.of: Callable[[str], ModelFacts] = lru_cache(KNOWN_MODELS)(self._find)
 
     def _find(self, model: str) -> ModelFacts:
         if model.startswith("offline/"):
             return ModelFacts(window_tokens=OFFLINE_WINDOW_TOKENS, count=estimate_tokens)
-        # Tokens for thinking belong to neither: prompts and replies have to fit without them.
+        # Prompts and replies have to fit without the tokens for thinking.
         window = self._requests.profiles.of(model).window_tokens
         return ModelFacts(
             window_tokens=window - self._requests.besides(model),
@@ -73,7 +73,7 @@ def _tokenizer(model: str) -> Callable[[str], int] | None:
     bundled = library / "litellm_core_utils" / "tokenizers"
     folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled)))
     if name not in _VOCABULARIES or not (folder / _VOCABULARIES[name]).is_file():
-        # tiktoken would ask the network.
+        # tiktoken would download it.
         return None
     encoding: Any = tiktoken.get_encoding(name)
 

@@ -1,7 +1,7 @@
-"""Reads what a provider's error means, and makes its own words safe to show.
+"""Classifies a provider's errors, and makes its own words safe to show.
 
-Providers differ in status and class for the same thing: "request too large" is a 429 that
-never passes, an account without credit a 400. So the words decide where they are known.
+Providers have different statuses for the same thing: "request too large" may be a 429 that never
+passes, an account without credit a 400. So known words decide.
 """
 
 import ast
@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
-from http import HTTPStatus
+from functools import partial
+from http.client import responses
 from typing import Any
 
 from service.domain.prompting.faults import ADVICE, PHRASES, Fault
@@ -22,23 +23,23 @@ from service.settings.config import Config
 
 #: Characters of a provider's words that are kept.
 MAX_WORDS_CHARACTERS = 300
-#: Packages whose errors are of a provider or the network.
+#: Packages that raise errors of a provider or the network.
 _OUTSIDE = {"openai", "litellm", "httpx", "httpcore", "aiohttp"}
-#: Characters of them that are looked at.
+#: Characters of them that are searched.
 _LOOKED_AT = 4000
-#: Statuses that say that nothing came in time.
+#: Statuses of a timeout.
 _TIMEOUTS = frozenset({408, 504})
 #: Statuses below 500 that may pass: timeout, conflict, too early, too many requests.
 _PASSING = frozenset({408, 409, 425, 429})
-#: How far back the causes of an error are looked through.
+#: How many causes of an error are searched.
 MAX_CAUSES = 10
-#: A text of the prompt that a provider repeats is found by pieces of this many characters.
+#: Text of the prompt that a provider repeats is found by pieces of so many characters.
 _PIECE = 16
 _STRIDE = 8
 
-#: Variables of the environment whose values are secrets, by the ends of their names.
+#: How the names of variables end whose values are secrets.
 _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
-#: A shorter one would be found in many words.
+#: Shorter ones would be found in many words.
 MIN_SECRET_CHARACTERS = 6
 
 REMOVED = "[removed]"
@@ -57,9 +58,9 @@ class ModelFailure(Exception):
         waits_for: str | None = None,
         longest_pause_seconds: float | None = None,
     ) -> None:
-        """`retryable`: whether another try of the same call may help at once.
+        """`retryable`: whether another try may succeed at once.
 
-        `waits_for`: the model whose circuit is open, when no call was made because of that.
+        `waits_for`: the model whose circuit is open, if no call was made because of that.
         `longest_pause_seconds`: before another try, unless the provider asks for more.
         """
         super().__init__(message)
@@ -71,11 +72,11 @@ class ModelFailure(Exception):
 
     @property
     def is_deployment(self) -> bool:
-        """Whether it says nothing of the one step that met it."""
+        """Whether the deployment is the cause, not the step that made the call."""
         return self.waits_for is not None or self.fault.is_deployment
 
 
-#: What providers write, and what it means; the first that fits counts.
+#: What providers write, and what it means; the first match counts.
 _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
     (fault, re.compile(pattern, re.IGNORECASE))
     for fault, pattern in (
@@ -111,9 +112,9 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
 )
 
 
-#: Gemini writes "quota" of what passes within a minute as well.
+#: Gemini writes "quota" also for a limit that passes within a minute.
 _OF_A_MINUTE = re.compile(r"PerMinute|per minute|retryDelay", re.IGNORECASE)
-#: Bedrock writes "Too many tokens, please wait" of what passes.
+#: Bedrock writes "Too many tokens, please wait" for a limit that passes.
 _TOO_LARGE = re.compile(r"request too large|tokens? in (the )?request exceeds?", re.IGNORECASE)
 
 
@@ -126,54 +127,53 @@ def failure_of(
     secrets: Collection[str] = (),
     prompt: Sequence[str] = (),
 ) -> Exception:
-    """What a failed call means to us; an error that is no provider's comes back as it is.
+    """Returns the failure for an error; an error that is no provider's is returned as it is.
 
-    `native`: what the provider answered, where that was heard. The message has the provider's own
-    words, bounded, without `secrets` and without what they repeat of the `prompt`.
+    `native`: the provider's answer, if it was heard. The message has the provider's words, bounded,
+    without `secrets` and text of the `prompt`.
     """
     native = native or NativeAnswer()
     kinds = litellm.exceptions
-    # Its own status and words; litellm has others for some of both.
+    shown = partial(shown_words, secrets=secrets, prompt=prompt)
+    # The provider's own status and words; litellm changes some of both.
     status = native.error_status
     if status is not None:
         text = without_echo(f"{native.error} {error}"[:_LOOKED_AT], prompt)
-        said = shown_words(_message(native.error) or _title(status), secrets=secrets, prompt=prompt)
-        if status in _TIMEOUTS:
-            fault = Fault.UNREACHABLE
-        else:
-            fault = _fault(litellm, error, status, model, text)
+        said = shown(_message(native.error) or responses.get(status, ""))
+        is_late = status in _TIMEOUTS
+        fault = Fault.UNREACHABLE if is_late else _fault(litellm, error, status, model, text)
         return _failure(fault, model, said, f"status {native.status}", delay_seconds(native, error))
     if native.is_whole and not native.is_json:
-        said = shown_words(_page(native.error), secrets=secrets, prompt=prompt)
+        said = shown(_page(native.error))
         return no_reply(model, said or "the body is empty", f"status {native.status}, no JSON")
-    is_odd = native.is_whole and not native.tells_its_end
+    is_odd = native.is_whole and not native.has_known_end
     if is_odd and isinstance(error, kinds.openai.OpenAIError | BrokenStream):
         return no_reply(model, label=f"status {native.status}")
     if isinstance(error, BrokenStream):
-        return _failure(Fault.FAILING, model, str(error), "", None)
-    # What else was raised meanwhile is a defect, and no outage.
+        return _failure(Fault.FAILING, model, str(error))
+    # Any other error meanwhile is a defect, not an outage.
     if native.asked and not native.is_whole and _is_outside(error):
-        said = shown_words(_ADDRESS.sub("", native.lost), secrets=secrets, prompt=prompt)
+        said = shown(_ADDRESS.sub("", native.lost))
         label = "its answer broke off" if native.status else "no connection"
         label = "no answer" if _timed_out(error) else label
-        return _failure(Fault.UNREACHABLE, model, said, label, None)
+        return _failure(Fault.UNREACHABLE, model, said, label)
     unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
     missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
     if missing is not None:
-        return _failure(Fault.PACKAGE_MISSING, model, missing, "", None)
-    # The ancestor of all that litellm raises for a provider, in its own name or not.
+        return _failure(Fault.PACKAGE_MISSING, model, missing)
+    # The base of all errors that litellm raises for a provider.
     if not unreached and not isinstance(error, kinds.openai.OpenAIError):
         return error
     status = getattr(error, "status_code", None)
-    # What a provider repeats of the prompt says nothing of what is wrong.
+    # Repeated text of the prompt says nothing about the error.
     text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
-    said = words_of(error, secrets=secrets, prompt=prompt)
+    said = shown(_words_of(error))
     if not unreached:
-        # Of an embedding litellm reports a refused connection as a status 500 that no server sent.
+        # For embeddings litellm reports a refused connection as a status 500 that no server sent.
         reported = (kinds.openai.APIConnectionError,)
         unreached = any(isinstance(cause, reported) for cause in _causes(error))
     if unreached:
-        # litellm gives its own status to what has none.
+        # litellm invents a status if there is none.
         fault, label = Fault.UNREACHABLE, "no answer" if _timed_out(error) else "no connection"
     else:
         fault = _fault(litellm, error, status, model, text)
@@ -182,36 +182,36 @@ def failure_of(
 
 
 def no_reply(model: str, said: str = "", label: str = "") -> ModelFailure:
-    """The failure of a response that holds no reply, and no error."""
-    failure = _failure(Fault.NO_REPLY, model, said, label, None)
-    # Servers of one's own answer like this while they load, or filter a prompt.
+    """Returns the failure of a response without reply and error."""
+    failure = _failure(Fault.NO_REPLY, model, said, label)
+    # Some servers answer like this while they load, or filter a prompt.
     failure.retryable = True
     return failure
 
 
-#: Of aiohttp's words: an object, where a port's protocol is meant.
+#: aiohttp writes an object where it means a protocol.
 _ADDRESS = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
-#: How providers say that they do not take the schema of a reply, and not the text.
+#: How providers refuse the schema of a reply, and not the text.
 _FORM = re.compile(
     r"response_format|json[_ ]?schema|output_format|output_?config|tool_choice|structured output"
     r"|schema.{0,200}(grammar|constraint|states)|grammar.{0,200}(schema|too large)"
     r"|json_validate_failed|union types|optional parameters",
     re.IGNORECASE | re.DOTALL,
 )
-#: The same of a system message: templates of open models raise it.
+#: The same for a system message; templates of open models raise it.
 _SYSTEM = re.compile(
     r"system (role|message|prompt|instruction)s?\b.{0,40}\b(not|un)\s?(be )?(supported|allowed"
     r"|enabled)|developer instruction is not enabled|not support .{0,20}system"
     r"|roles must alternate",
     re.IGNORECASE | re.DOTALL,
 )
-#: Groq's word for one reply that did not fit, which says nothing of the next one.
+#: Groq's word for one reply that did not fit the schema; the next one may.
 _OF_ONE_REPLY = "json_validate_failed"
 
 
 class RefusedFeature(StrEnum):
-    """What of a request's form a provider does not take."""
+    """The part of a request's form that a provider refuses."""
 
     #: The schema of the reply.
     SCHEMA = "schema"
@@ -222,15 +222,15 @@ class RefusedFeature(StrEnum):
 
 
 def refused_form(
-    error: Exception, prompt: Sequence[str] = (), native: NativeAnswer | None = None
+    error: Exception, prompt: Sequence[str], native: NativeAnswer
 ) -> RefusedFeature | None:
-    """What of the form an error refuses; None: it is about something else."""
-    heard = None if native is None else native.error_status
+    """Returns the part of the form that an error refuses; None if it is about something else."""
+    heard = native.error_status
     status = heard or getattr(error, "status_code", None)
     if status not in (400, 422, 500):
         return None
     named = " ".join(str(getattr(error, name, None) or "") for name in ("code", "param"))
-    said = native.error if native is not None and heard else f"{named} {error}"
+    said = native.error if heard else f"{named} {error}"
     text = without_echo(said[:_LOOKED_AT], prompt)
     if _SYSTEM.search(text):
         return RefusedFeature.SYSTEM
@@ -240,14 +240,13 @@ def refused_form(
 
 
 def _failure(
-    fault: Fault, model: str, said: str, label: str, retry_after: float | None
+    fault: Fault, model: str, said: str, label: str = "", retry_after: float | None = None
 ) -> ModelFailure:
     what = f"{model} {PHRASES[fault]}" + (f" ({label})" if label else "")
     advice = ADVICE[fault]
     message = what + (f": {said}" if said else "") + (f"; {advice}" if advice else "")
     return ModelFailure(
         message,
-        # Another try of the same call may help at once.
         retryable=fault.passes,
         retry_after_seconds=retry_after if fault.is_deployment else None,
         fault=fault,
@@ -262,10 +261,13 @@ def _fault(litellm: Any, error: Exception, status: object, model: str, text: str
         return Fault.CONTENT_REFUSED
     said = next((fault for fault, pattern in _WORDINGS if pattern.search(text)), None)
     if not isinstance(status, int) or status >= 500:
-        # Servers of one's own answer so to a prompt that does not fit.
+        # Some servers answer this to a prompt that does not fit.
         return said if said is Fault.TOO_LONG else Fault.FAILING
     if status == 429:
-        return _of_too_many(said, text)
+        # A temporary limit, a quota, or a request that is too large.
+        if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
+            return said
+        return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
     if said is not None:
         return said
     if status == 413:
@@ -283,19 +285,12 @@ def _fault(litellm: Any, error: Exception, status: object, model: str, text: str
     return Fault.REQUEST_REFUSED
 
 
-def _of_too_many(said: Fault | None, text: str) -> Fault:
-    """Distinguishes what a 429 may mean: a limit of the moment, a quota, or a request too large."""
-    if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
-        return said
-    return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
-
-
 def _timed_out(error: Exception) -> bool:
     return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
 
 
 def has_provider(litellm: Any, model: str) -> bool:
-    """Whether litellm knows the provider of a model's name."""
+    """Returns whether litellm knows the provider in a model's name."""
     try:
         litellm.get_llm_provider(model=model)
     except litellm.exceptions.BadRequestError:
@@ -304,7 +299,7 @@ def has_provider(litellm: Any, model: str) -> bool:
 
 
 def _is_outside(error: Exception) -> bool:
-    """Whether an error is of a provider or the network."""
+    """Returns whether an error is a provider's or the network's."""
     package = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or package in _OUTSIDE
 
@@ -317,7 +312,7 @@ def _missing_package(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from, or while it was handled, from the last to the first."""
+    """Yields the causes and contexts of an error, from the last to the first."""
     cause = error.__cause__ or error.__context__
     for _ in range(MAX_CAUSES):
         if cause is None:
@@ -326,11 +321,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-#: What litellm puts in front of a provider's words.
+#: What litellm puts before a provider's words.
 _PREFIXES = re.compile(
     r"^(?:(?:litellm\.)?\w{1,60}(?:Error|Exception)\s*[:-]?\s*){1,5}(?=[A-Z<{\s]|\w{1,60}:|$)"
 )
-#: What looks like a secret, whatever its source.
+#: What looks like a secret.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
     r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)"
@@ -340,7 +335,7 @@ _SECRETS = re.compile(
 
 
 def secrets_of(config: Config) -> frozenset[str]:
-    """Returns what must not be in a message: our keys, and those in providers' variables."""
+    """Returns what no message may contain: our keys, and those in providers' variables."""
     ours = (config.model_api_key, config.embedding_api_key)
     keys = [key.get_secret_value() for key in ours if key is not None]
     keys += [key for one in config.deployments for key in one.secrets()]
@@ -348,20 +343,8 @@ def secrets_of(config: Config) -> frozenset[str]:
     return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
 
 
-#: Sentences of litellm's own, about itself.
-_CHATTER = re.compile(r"litellm|model[_ ]?group|fallback", re.IGNORECASE)
-
-
-def words_of(error: Exception, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
-    """The provider's own words in one line: bounded, without secrets or the prompt's text."""
-    text = _PREFIXES.sub("", str(error)[:_LOOKED_AT].strip())
-    sentences = re.split(r"\n+|(?<=[.!?])\s+", text)
-    text = " ".join(one for one in sentences if not _CHATTER.search(one))
-    return shown_words(_message(text), secrets=secrets, prompt=prompt)
-
-
-def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
-    """Words from outside in one line, as `words_of` has those of an error."""
+def shown_words(text: str, *, secrets: Collection[str], prompt: Sequence[str]) -> str:
+    """Returns words from outside in one line, bounded, without secrets or the prompt's text."""
     for secret in secrets:
         text = text.replace(secret, REMOVED)
     text = text[:_LOOKED_AT]
@@ -374,8 +357,20 @@ def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[st
     return line.rstrip(".")
 
 
+#: Words of litellm's sentences about itself.
+_CHATTER = re.compile(r"litellm|model[_ ]?group|fallback", re.IGNORECASE)
+
+
+def _words_of(error: Exception) -> str:
+    """Returns the provider's words, without litellm's."""
+    text = _PREFIXES.sub("", str(error)[:_LOOKED_AT].strip())
+    sentences = re.split(r"\n+|(?<=[.!?])\s+", text)
+    text = " ".join(one for one in sentences if not _CHATTER.search(one))
+    return _message(text)
+
+
 def _message(text: str) -> str:
-    """What stands in `message` of a JSON body, wherever the provider puts it; else the text."""
+    """Returns the message in a JSON body, wherever the provider puts it, else the text."""
     text = _PREFIXES.sub("", text.strip())
     start = text.find("{")
     if start >= 0:
@@ -385,30 +380,22 @@ def _message(text: str) -> str:
     return _page(text)
 
 
-#: Of a page: what is not shown, and where its heading is.
+#: Of an HTML page: what is not shown, and its title.
 _HIDDEN = re.compile(r"<(script|style|head)\b.*?(</\1>|$)", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]{0,1000}>")
 
 
 def _page(text: str) -> str:
-    """What a page of a proxy in between says, in words; a text that is none as it is."""
+    """Returns the text of a proxy's HTML page; other text as it is."""
     if not re.match(r"\s*<(?:!doctype|html|head|body|center|h1|\?xml)", text, re.IGNORECASE):
         return text
     title = _TITLE.search(text)
     return html.unescape(_TAG.sub(" ", title[1] if title else _HIDDEN.sub(" ", text)))
 
 
-def _title(status: int) -> str:
-    """What a status is called, of an error without a word."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
 def _body(text: str) -> object:
-    """Returns the JSON that a text begins with, also as Python writes it; None without."""
+    """Returns the JSON or Python value at the beginning of a text; None without one."""
     try:
         return json.JSONDecoder().raw_decode(text)[0]
     except (ValueError, RecursionError):
@@ -422,14 +409,14 @@ def _body(text: str) -> object:
 def _message_in(body: object) -> str | None:
     for _ in range(4):
         if isinstance(body, list):
-            # What is wrong with the fields of a request, one by one.
+            # One error for each field of a request.
             return "; ".join(_of_field(one) for one in body if isinstance(one, dict)) or None
         if not isinstance(body, dict):
             return body if isinstance(body, str) else None
         metadata = body.get("metadata")
         raw = metadata.get("raw") if isinstance(metadata, dict) else None
         if isinstance(raw, str) and raw.strip():
-            # OpenRouter's own words are "Provider returned error"; these are the provider's.
+            # The provider's words; OpenRouter's own are "Provider returned error".
             return _message(raw)
         names = ("message", "Message", "error", "detail")
         body = next((body[name] for name in names if body.get(name)), None)

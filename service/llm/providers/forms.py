@@ -1,8 +1,7 @@
-"""Chooses the form in which a call asks for its reply, and notes what a model refuses.
+"""Chooses the form in which a call asks for its reply, and remembers what a model refuses.
 
-A provider that refuses the schema of a reply, or a system message, is asked again at once
-without it. That changes neither the prompt's text nor the key of the call: whatever replies,
-the reply is read in the same way.
+A provider that refuses the schema of a reply, or a system message, is called again at once without
+it. That changes neither the prompt's text nor the key of the call, and any reply is read alike.
 """
 
 import hashlib
@@ -24,15 +23,15 @@ from service.telemetry.names import Attribute, Metric
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: For so long a model is not asked in a form that it refused; then once more.
+#: For how long a refused form is not tried again.
 REMEMBERED_SECONDS = 3600.0
-#: Models whose refusals are remembered; the oldest is forgotten.
+#: Refusals that are remembered; the oldest is forgotten.
 MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a call is asked for its reply."""
+    """The form in which a call asks for its reply."""
 
     form: SchemaMode
     #: Whether instructions go into a system message.
@@ -40,12 +39,12 @@ class Shape:
 
     @property
     def has_schema(self) -> bool:
-        """Whether the schema of the reply is sent along."""
+        """Whether the schema of the reply is sent."""
         return self.form in (SchemaMode.JSON_SCHEMA, SchemaMode.STRICT, SchemaMode.TOOL)
 
 
 def shape_of(ask: ModelRequest, profile: Profile, effort: Effort) -> Shape:
-    """How a call is asked, by the profile of its model."""
+    """Returns the form of a call, by the profile of its model."""
     return Shape(_form(ask, profile, effort), profile.system)
 
 
@@ -56,7 +55,7 @@ def _form(ask: ModelRequest, profile: Profile, effort: Effort) -> SchemaMode:
     if form is SchemaMode.JSON_OBJECT:
         return _json_object(ask)
     if form is SchemaMode.TOOL and effort is not Effort.NONE:
-        # While a model thinks litellm does not force the tool, and prose comes.
+        # While a model thinks, litellm does not force the tool, so it replies in prose.
         return SchemaMode.NONE
     if is_closed(schema):
         return form
@@ -66,12 +65,12 @@ def _form(ask: ModelRequest, profile: Profile, effort: Effort) -> SchemaMode:
 
 
 def _json_object(ask: ModelRequest) -> SchemaMode:
-    # Providers refuse it where the prompt does not say "json"; and only objects come.
+    # Providers require the word "json" in the prompt, and allow only objects.
     is_object = ask.reply_schema is not None and ask.reply_schema.get("type") == "object"
     return SchemaMode.JSON_OBJECT if is_object and "json" in ask.text.lower() else SchemaMode.NONE
 
 
-#: What every provider's subset of JSON Schema has.
+#: The keywords in every provider's subset of JSON Schema.
 _COMMON = frozenset(
     {
         *("type", "properties", "required", "additionalProperties"),
@@ -81,10 +80,10 @@ _COMMON = frozenset(
 
 
 def is_closed(schema: dict[str, Any]) -> bool:
-    """Whether a schema is of the kind that every provider can hold a model to.
+    """Returns whether every provider can enforce a schema.
 
-    An object with all its keys named and required, all the way down; no unions, references
-    or bounds.
+    It and all nested objects have only named, required keys; there are no unions, references or
+    bounds.
     """
     return schema.get("type") == "object" and _is_common(schema)
 
@@ -108,7 +107,7 @@ def _is_common(schema: Any) -> bool:
 
 
 class Refusals:
-    """What the models of one process turned out not to take."""
+    """Remembers what the models of one process have refused."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -120,7 +119,7 @@ class Refusals:
         )
 
     def allowed(self, deployment: str, ask: ModelRequest, wanted: Shape, profile: Profile) -> Shape:
-        """`wanted` without what is known to be refused."""
+        """Returns `wanted` without what is known to be refused."""
         shape = wanted
         if shape.system and self._is_refused(deployment, RefusedFeature.SYSTEM.value):
             shape = replace(shape, system=False)
@@ -139,7 +138,7 @@ class Refusals:
         refused: RefusedFeature,
         profile: Profile,
     ) -> Shape | None:
-        """How to ask again after `sent` was refused; None where that says nothing of it."""
+        """Returns the form in which to try again after `sent` was refused, if there is one."""
         if refused is RefusedFeature.SYSTEM:
             if not sent.system:
                 return None
@@ -157,7 +156,7 @@ class Refusals:
         form = what.partition("#")[0]
         self._counter.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FORM: form})
         if not self._is_refused(deployment, what):
-            _log.warning("model refuses a form and is asked without it", model=model, form=form)
+            _log.warning("model refuses a form, and is called without it", model=model, form=form)
         while len(self._since) >= MAX_REMEMBERED:
             del self._since[next(iter(self._since))]
         self._since[deployment, what] = self._clock()
@@ -170,7 +169,7 @@ class Refusals:
 def _kind(ask: ModelRequest, form: SchemaMode) -> str:
     if form is SchemaMode.JSON_OBJECT:
         return "json_object"
-    # That of a client may be refused where all others are taken.
+    # A client's own schema may be refused while others are accepted.
     schema = json.dumps(ask.reply_schema, sort_keys=True)
     return f"{RefusedFeature.SCHEMA.value}#{hashlib.sha256(schema.encode()).hexdigest()}"
 
@@ -182,7 +181,7 @@ def _lesser(ask: ModelRequest, form: SchemaMode, profile: Profile) -> SchemaMode
 
 
 def response_format(form: SchemaMode, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """litellm's `response_format`; None where there is none. `schema` is a copy."""
+    """Returns litellm's `response_format`, if there is one. `schema` is a copy."""
     if form is SchemaMode.NONE:
         return None
     if form is SchemaMode.JSON_OBJECT:

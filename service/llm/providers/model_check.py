@@ -1,6 +1,6 @@
-"""Checks of a model: one tiny request of each form, and what its profile says of it.
+"""Checks a model's profile by one tiny request of each form.
 
-Only the provider can say what a model takes; the profiles are read off documents.
+Profiles are from documents; only the provider knows what a model accepts.
 """
 
 import json
@@ -23,7 +23,7 @@ from service.settings.config import Config
 from service.settings.models import ModelSetting, matching
 from service.settings.profiles import Effort, ProfileOverride, Sampling, SchemaMode
 
-#: Of a reply, besides what the model may think.
+#: Tokens of a reply, without thinking.
 REPLY_TOKENS = 128
 
 _TASK = 'Write JSON of the form {"changes":[{"op":"add","path":"a.b","value":"text"}]}.\n'
@@ -31,24 +31,24 @@ _TEXT = "Add the colour blue at the path colours.sky. Write the JSON and nothing
 
 
 class CheckResult(StrEnum):
-    """What came of a request."""
+    """The outcome of a request."""
 
     WORKS = "works"
-    #: It was answered, and not as it was asked for.
+    #: It was answered, but not as requested.
     IGNORED = "ignored"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """One request that is made to find something out."""
+    """One request that tests a feature."""
 
     name: str
-    #: What the profile says of it, in a word or two.
+    #: What the profile says about it, in a word or two.
     profile: str
-    #: Whether the service would ask so: then it has to work.
+    #: Whether the service uses it, so that it has to work.
     needed: bool
-    #: What the profile and the settings of the model are meanwhile.
+    #: The profile and the settings of the model for this request.
     override: dict[str, Any] = field(default_factory=dict)
     setting: dict[str, Any] = field(default_factory=dict)
     streams: bool = False
@@ -57,22 +57,22 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A request that was made."""
+    """A request and its outcome."""
 
     probe: Probe
     outcome: CheckResult
-    #: The provider's words, or what is noteworthy.
+    #: The provider's words, or a remark.
     said: str = ""
     completion: Completion | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Whether the service can work with the model as its profile says."""
+        """Whether the service can use the model by this profile."""
         return self.outcome is CheckResult.WORKS or not self.probe.needed
 
 
 def probes_of(profile: Profile) -> list[Probe]:
-    """The requests that find out what a model takes, the plainest first."""
+    """Returns the requests that test a model, the plainest first."""
     plain = {"system": False, "structured": SchemaMode.NONE}
     held = profile.structured
     forms = {
@@ -124,15 +124,15 @@ def probes_of(profile: Profile) -> list[Probe]:
 
 
 class ModelCheck:
-    """Checks one model as one configuration reaches it."""
+    """Checks one model of a configuration."""
 
     def __init__(self, config: Config, model: str) -> None:
         self._config = config
         self._model = model
-        # Deployments of a model are alike: the first is asked.
+        # The deployments of a model are alike: the first is checked.
         deployments = [one for one in config.deployments if one.model == model]
         self._deployment = deployments[0].name if deployments else ""
-        #: Where it is served, and which of these deployments is asked, a sentence each.
+        #: The deployments of the model, a sentence each, and which of them is checked.
         self.deployments = [
             f"{'asked at' if one is deployments[0] else 'not asked'}: {one.name}, {one.shown()}"
             for one in deployments
@@ -141,7 +141,7 @@ class ModelCheck:
         self.probes = probes_of(self.profile)
 
     def most_micro_usd(self) -> int | None:
-        """What all requests cost at most, in millionths of a dollar; None when not known."""
+        """Returns the most that all requests cost, in millionths of a dollar, if known."""
         prices = Prices(self._config).of(self._model)
         tokens = estimate_prompt_tokens(_TASK) + estimate_prompt_tokens(_TEXT)
         costs = [
@@ -152,13 +152,15 @@ class ModelCheck:
         return sum(known) if len(known) == len(costs) else None
 
     def reply_tokens(self, probe: Probe) -> int:
-        """The bound of a probe's reply, thinking included."""
+        """Returns the bound of a probe's reply, thinking included."""
         return self._transport(probe).requests.reply_tokens(_ask(probe), self._model)
 
     async def run(self, probe: Probe) -> Checked:
         """Makes one request."""
-        told: list[str] = []
-        plan = CallPlan(deployment=self._deployment, on_text=told.append if probe.streams else None)
+        heard: list[str] = []
+        plan = CallPlan(
+            deployment=self._deployment, on_text=heard.append if probe.streams else None
+        )
         try:
             done = await self._transport(probe).complete(_ask(probe), self._model, plan)
         except ModelFailure as failure:
@@ -183,7 +185,7 @@ class ModelCheck:
         return CheckResult.WORKS, ""
 
     def suggested(self, checked: list[Checked]) -> dict[str, Any]:
-        """What `PALIMPSEST_MODEL_PROFILES` could say of the model; empty: nothing."""
+        """Returns what `PALIMPSEST_MODEL_PROFILES` could say of the model; empty for nothing."""
         by_name = {one.probe.name: one for one in checked}
         found = dict(_suggestions(self.profile, by_name))
         return {self._model: found} if found else {}

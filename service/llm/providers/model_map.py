@@ -1,7 +1,7 @@
-"""What litellm's bundled list says about models, read as a file.
+"""Reads litellm's bundled list of models from its file.
 
-Importing litellm takes seconds; the list is one JSON file beside it. So the API server
-and a worker that waits for its first call know windows and prices without it.
+Importing litellm takes seconds. With this the API server, and a worker before its first call, know
+windows and prices without it.
 """
 
 import importlib.util
@@ -12,46 +12,49 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from service.settings.config import Config
 
 #: How many models a process remembers: clients name them, and may name any number.
 KNOWN_MODELS = 1000
 
 _FILE = "model_prices_and_context_window_backup.json"
 
-#: Providers that keep to a schema whatever the list says of their models, as litellm has it.
+#: Providers of which litellm says that all their models keep to a schema.
 _ALWAYS_STRUCTURED = frozenset({"predibase", "fireworks_ai", "lm_studio", "nebius", "databricks"})
-#: Levels of effort of which the list says whether a model takes them.
-_TOLD_EFFORTS = ("none", "minimal", "xhigh", "max")
-#: In front of Bedrock's names: how it is asked, and where it runs.
+#: Levels of effort that the list has flags for.
+_LISTED_EFFORTS = ("none", "minimal", "xhigh", "max")
+#: Before Bedrock's names: the route, and the region.
 _BEDROCK_ROUTE = re.compile(r"(?:converse_like|converse|invoke)/")
 _BEDROCK_REGION = re.compile(r"(?:us|eu|apac|global|jp|au|ca|us-gov)\.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapEntry:
-    """What the list says about one model; None where it says nothing."""
+    """An entry of the list; None for what it does not say."""
 
     #: litellm's name of the provider, with the variants of one provider kept apart.
     provider: str
     #: US dollars for a token; 0 or more.
     input_usd: float | None
     output_usd: float | None
-    #: US dollars for a token that is read from the cache, or written to it.
+    #: US dollars for a token read from the cache, or written to it.
     cached_usd: float | None
     written_usd: float | None
-    #: US dollars for a token that is written for an hour.
+    #: US dollars for a token written for an hour.
     written_hour_usd: float | None
-    #: Numbers of a vector, by default, of a model that makes vectors.
+    #: Default length of the vectors of an embedding model.
     vector_size: int | None
     #: Tokens of the longest prompt.
     window_tokens: int | None
     #: Tokens of the longest reply.
     output_tokens: int | None
-    #: Prefixes with fewer tokens are not kept.
+    #: Shorter prefixes are not cached.
     min_tokens: int | None
     #: Whether it writes replies by a JSON Schema.
     structured: bool | None
-    #: Whether its provider's own parameter for schemas holds it to them, not a tool.
+    #: Whether its provider enforces schemas by a parameter, not by a tool.
     native_schemas: bool
     #: Whether it takes OpenAI's explicit breakpoints.
     breakpoints: bool
@@ -60,34 +63,35 @@ class MapEntry:
     always_reasons: bool
     #: Whether it takes temperature and top_p.
     samples: bool | None
-    #: What the list says of levels of effort: by name, None where it says nothing.
+    #: By level of effort, whether it takes it; None if the list does not say.
     efforts: Mapping[str, bool | None]
-    #: All levels, where the list has them; None where it has not.
+    #: All levels, if the list has them.
     effort_levels: Sequence[str] | None
-    #: The level when nothing is said; "" where the list does not know.
+    #: The default level; "" if the list does not say.
     default_effort: str
 
 
 def library_folder() -> Path | None:
-    """Where litellm is installed; None when it is not. Does not import it."""
+    """Returns where litellm is installed, if it is, without importing it."""
     spec = importlib.util.find_spec("litellm")
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def entry_of(model: str) -> MapEntry | None:
-    """What is known about a model by provider/name, or by name alone; None if nothing."""
+    """Returns the entry of a model by provider/name, or by name alone, if there is one."""
     entries = _entries()
     provider = model.partition("/")[0] if "/" in model else None
     for name in _names(model):
         entry = entries.get(name)
         # A name without its provider may be another provider's model.
-        if entry and (name == model or provider is None or _same(provider, entry.provider)):
+        listed = () if entry is None else (entry.provider, _plain_provider(entry.provider))
+        if entry and (name == model or provider is None or provider in listed):
             return entry
     return None
 
 
 def provider_of(model: str) -> str:
-    """The provider in a model's name, else the one the list has for it; "" if none."""
+    """Returns the provider in a model's name, else the list's; "" if there is none."""
     if "/" in model:
         return model.partition("/")[0]
     entry = entry_of(model)
@@ -95,7 +99,7 @@ def provider_of(model: str) -> str:
 
 
 def keeps_to_schemas(model: str) -> bool:
-    """Whether a model writes its replies by a JSON Schema, as litellm would say."""
+    """Returns whether a model keeps to a JSON Schema, according to litellm."""
     if provider_of(model) in _ALWAYS_STRUCTURED:
         return True
     entry = entry_of(model)
@@ -109,7 +113,7 @@ def keeps_to_schemas(model: str) -> bool:
 
 
 def _names(model: str) -> Iterator[str]:
-    """The names that a model may have in the list, best first."""
+    """Yields the names that a model may have in the list, the best first."""
     yield model
     provider, _, name = model.partition("/")
     if not name:
@@ -126,10 +130,6 @@ def _names(model: str) -> Iterator[str]:
 
 def _plain_provider(provider: str) -> str:
     return "bedrock" if provider == "bedrock_converse" else provider.partition("-")[0]
-
-
-def _same(provider: str, listed: str) -> bool:
-    return provider in (listed, _plain_provider(listed))
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +164,33 @@ def _entry(said: Mapping[str, Any]) -> MapEntry:
         reasons=said.get("supports_reasoning") is True,
         always_reasons=said.get("thinking_always_on") is True,
         samples=said.get("supports_sampling_params"),
-        efforts={one: said.get(f"supports_{one}_reasoning_effort") for one in _TOLD_EFFORTS},
+        efforts={one: said.get(f"supports_{one}_reasoning_effort") for one in _LISTED_EFFORTS},
         effort_levels=said.get("reasoning_effort_levels"),
         default_effort=said.get("default_reasoning_effort") or "",
     )
+
+
+#: How the names of OpenAI's hosts end.
+_OPENAI_HOST = "api.openai.com"
+
+
+class Served:
+    """Knows where the models of one configuration are served."""
+
+    def __init__(self, config: Config) -> None:
+        self._has_own = bool(config.model_base_url)
+        self._deployments = {one.model: one for one in reversed(config.deployments)}
+
+    def name(self, model: str) -> str:
+        """Returns litellm's name of a model there; the deployments of a model are alike."""
+        deployment = self._deployments.get(model)
+        return deployment.target if deployment else model
+
+    def is_own(self, model: str) -> bool:
+        """Returns whether a server of one's own serves it, by OpenAI's protocol."""
+        deployment = self._deployments.get(model)
+        if deployment is None:
+            return self._has_own and model.startswith("openai/")
+        base = urlsplit(deployment.api_base or "").hostname
+        is_openais = base is None or base.endswith(_OPENAI_HOST)
+        return deployment.target.startswith("openai/") and not is_openais

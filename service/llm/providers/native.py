@@ -1,9 +1,8 @@
-"""Reads a provider's answer from its bytes, as they arrive.
+"""Reads a provider's answer from its bytes as they arrive.
 
-litellm converts the answers of fifty providers to one form, and loses on the way how some
-ended: what it does not know is "stop", streams have no words of a refusal, a broken one has an
-invented end, and an error with status 200 gets a status that was never sent. So each answer is
-read once more as its bytes come in, whichever provider it is from.
+litellm converts the answers of fifty providers to one form, and loses how some ended. Unknown
+reasons become "stop", streams lose the words of a refusal, a broken stream gets an invented end,
+and an error with status 200 a status that was never sent. So each answer is also read here.
 """
 
 import json
@@ -19,32 +18,32 @@ import httpx
 from service.domain.prompting.flows import MAX_SAID_CHARACTERS
 from service.llm.providers.ends import is_known, is_refused
 
-#: Of an answer in one piece, and of an event of a stream; what is longer is not read again.
+#: Of a whole answer, or of an event of a stream; longer ones are not read here.
 MAX_BYTES = 8 * 1024 * 1024
 #: Bytes of an error's text that are kept.
 MAX_ERROR_BYTES = 16 * 1024
 
-#: Types of answers in parts; any other is one piece, or is found to be in lines at its end.
+#: Types of streamed answers; any other is whole, or is found to be in lines at its end.
 _STREAMS = ("text/event-stream", "ndjson", "jsonl")
 _FRAMES = "application/vnd.amazon.eventstream"
-#: In front of the payload of a frame: its length, that of its headers, and a checksum.
+#: Before the payload of a frame: its length, that of its headers, and a checksum.
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_BYTES = 4
 
-#: What an event has to have, outside of texts, to be of interest. Quotes within a text of JSON
-#: have a backslash before them, so none of these stands in what a model says.
-_TELLING = re.compile(
+#: What an event of interest contains outside of texts. Quotes in a JSON text are escaped, so none
+#: of these can be in a reply.
+_OF_INTEREST = re.compile(
     rb'"(?:finish_?[rR]eason|native_finish_reason|stop_?[rR]eason|done_reason|refusal|blockReason)"'
     rb'\s*:\s*"|"(?:error|detail)"\s*:\s*["{\[]|"done"\s*:\s*true|"(?:type|object)"\s*:\s*"error"'
 )
-#: What the first events of streams have whose ends are read here, outside of texts.
+#: What the first events contain, outside of texts, of streams whose ends are read here.
 _SHAPES = re.compile(
     rb'"(?:choices|candidates)"\s*:\s*\[|"type"\s*:\s*"message_start"|"done"\s*:\s*false'
     rb'|"promptFeedback"'
 )
 _EXCEPTION = re.compile(rb":exception-type\x07..([A-Za-z]{1,64})", re.DOTALL)
 
-#: Anthropic's and AWS's names of errors, and the status that each would have had.
+#: The status for each name of an error at Anthropic, AWS and others.
 _STATUSES = {
     "invalid_request_error": 400,
     "validationexception": 400,
@@ -62,39 +61,39 @@ _STATUSES = {
     "resource_exhausted": 429,
     "overloaded_error": 529,
 }
-#: Fields of an error that stands in the body itself.
-_TELLS = ("type", "message", "code", "param", "detail")
-#: Status of an error that has none: the provider's own.
-_OWN = 500
+#: Fields of an error that is the body itself.
+_ERROR_FIELDS = ("type", "message", "code", "param", "detail")
+#: The status of an error without one.
+_NO_STATUS = 500
 
 
 class NativeAnswer:
-    """What a provider answered to one request; of several, to the last of them."""
+    """A provider's answer to one request; of several, to the last of them."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """As if nothing was heard."""
-        #: Whether a request went out.
+    def reset(self) -> None:
+        """Forgets everything."""
+        #: Whether a request was sent.
         self.asked = False
-        #: What the network said where no answer came.
+        #: The network's error, if no answer came.
         self.lost = ""
         #: None: no answer began.
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
-        #: Whether all of it came.
+        #: Whether the answer is complete.
         self.is_whole = False
-        #: The provider's name of the end; empty: it named none.
+        #: The provider's reason for the end; empty if it gave none.
         self.reason = ""
-        #: Whether an error stands in it, in place of a reply or behind a part of one.
+        #: Whether it contains an error, in place of a reply or after a part of one.
         self.has_error = False
-        #: The text of the error, or the beginning of what is no JSON.
+        #: The text of the error, or the beginning of an answer that is no JSON.
         self.error = ""
-        #: Whether anything in it could be read.
+        #: Whether any of it could be read.
         self.is_json = False
-        #: Whether it is of a kind whose end is read here, so that one without it broke off.
-        self.tells_its_end = False
+        #: Whether it is of a kind whose end is read here: without an end it broke off.
+        self.has_known_end = False
         self._words = ""
         self._error_status: int | None = None
         self._kept = bytearray()
@@ -102,18 +101,18 @@ class NativeAnswer:
 
     @property
     def ended(self) -> tuple[str, str]:
-        """The provider's name of the end, and its words on it; empty where there are none."""
+        """The provider's reason for the end, and its remark; empty if there are none."""
         return self.reason, self._words
 
     @property
     def error_status(self) -> int | None:
-        """The status of its error; None: there is no error in it."""
+        """The status of its error; None if it has none."""
         if self.status is not None and self.status >= 400:
             return self.status
-        return (self._error_status or _OWN) if self.has_error else None
+        return (self._error_status or _NO_STATUS) if self.has_error else None
 
     def record(self) -> dict[str, Any]:
-        """As values, for a file."""
+        """Returns it as values, for a file."""
         return {
             "reason": self.reason,
             "words": self._words,
@@ -123,21 +122,19 @@ class NativeAnswer:
 
     @classmethod
     def recorded(cls, said: Mapping[str, Any]) -> "NativeAnswer":
-        """Returns the answer of which `record` returned this."""
+        """Returns the answer for which `record` returned this."""
         found = cls()
         found.reason, found._words = said["reason"], said["words"]
         found.status, found.error = said["status"], said["text"]
         return found
 
-    # What litellm's client includes.
-
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """An answer begins."""
+        """Begins an answer."""
         self.status, self.headers = status, headers
         self._kind = headers.get("content-type", "").lower()
 
     def hear(self, part: bytes) -> None:
-        """A part of it came."""
+        """Reads a part of it."""
         self._kept += part
         if len(self._kept) > MAX_BYTES:
             self._kept.clear()
@@ -152,7 +149,7 @@ class NativeAnswer:
                 self._read_lines(bytes(lines[0]))
 
     def end(self) -> None:
-        """All of it came."""
+        """Completes it."""
         self.is_whole = True
         rest = bytes(self._kept)
         self._kept.clear()
@@ -160,7 +157,7 @@ class NativeAnswer:
             return
         said = _json(rest)
         if isinstance(said, list) and said and isinstance(said[0], dict):
-            # As Gemini has errors of streams.
+            # Gemini's errors of streams are in a list.
             said = said[0]
         if isinstance(said, dict):
             self._read(said)
@@ -179,8 +176,8 @@ class NativeAnswer:
             if not said.startswith(b"{"):
                 continue
             self.is_json = True
-            self.tells_its_end = self.tells_its_end or bool(_SHAPES.search(said))
-            found = _json(said) if _TELLING.search(said) else None
+            self.has_known_end = self.has_known_end or bool(_SHAPES.search(said))
+            found = _json(said) if _OF_INTEREST.search(said) else None
             if isinstance(found, dict):
                 self._read(found)
 
@@ -197,24 +194,24 @@ class NativeAnswer:
                 continue
             if exception is not None:
                 said = {"error": {"type": exception[1].decode(), **said}}
-            self.tells_its_end = self.tells_its_end or "role" in said
+            self.has_known_end = self.has_known_end or "role" in said
             self._read(said)
 
     def _read(self, said: dict[str, Any]) -> None:
-        """Reads an answer in one piece, or an event of one in parts."""
+        """Reads a whole answer, or an event of a stream."""
         self.is_json = True
         self._read_end(said)
         error = said.get("error")
-        # Gateways send one without a word with each success.
+        # Some gateways send an empty one with each success.
         is_error = any(error.values()) if isinstance(error, dict) else bool(error)
-        # Mistral, vLLM, Anthropic say so beside it.
+        # Mistral, vLLM and Anthropic mark errors like this.
         is_named = "error" in (said.get("object"), said.get("type"))
         if not (is_error or is_named) or self.has_error:
             return
         self.has_error = True
-        # Nothing of a reply that may stand beside it.
-        told = {"error": error} if is_error else {name: said.get(name) for name in _TELLS}
-        self.error = json.dumps(told)[:MAX_ERROR_BYTES]
+        # Without a reply that may be beside it.
+        shown = {"error": error} if is_error else {name: said.get(name) for name in _ERROR_FIELDS}
+        self.error = json.dumps(shown)[:MAX_ERROR_BYTES]
         self._error_status = _status_in(error if isinstance(error, dict) else said)
 
     def _read_end(self, said: dict[str, Any]) -> None:
@@ -224,7 +221,7 @@ class NativeAnswer:
             self._end(of.get("stop_reason"), details.get("explanation") or details.get("category"))
         self._end(said.get("stopReason"))
         if said.get("done") is True:
-            # Old releases of Ollama give no reason.
+            # Old releases of Ollama have no reason.
             self._end(said.get("done_reason") or "stop")
         choice = _first(said.get("choices"))
         if choice:
@@ -248,7 +245,7 @@ class NativeAnswer:
 
 
 def _nearer(reason: object, native: object) -> object:
-    """Returns the reason of OpenRouter's own provider, where that says more than its own."""
+    """Returns the reason of OpenRouter's provider if that is more precise than its own."""
     if not isinstance(native, str) or not is_known(native):
         return reason
     says_more = reason == "stop" or (reason == "content_filter" and is_refused(native))
@@ -256,7 +253,7 @@ def _nearer(reason: object, native: object) -> object:
 
 
 def _status_in(error: Mapping[str, Any]) -> int | None:
-    """The status that an error names: by a number, or by its kind."""
+    """Returns the status of an error, by its number or its kind."""
     for name in ("code", "status_code", "http_code", "status"):
         value = error.get(name)
         if isinstance(value, str) and value.isdigit():
@@ -288,8 +285,8 @@ _listener: ContextVar[NativeAnswer | None] = ContextVar("palimpsest_listener", d
 
 @contextmanager
 def listening(native: NativeAnswer) -> Iterator[None]:
-    """Surrounds one try of a call, whose answer is heard by `native`."""
-    native.forget()
+    """Surrounds one try of a call, whose answer `native` reads."""
+    native.reset()
     token = _listener.set(native)
     try:
         yield
@@ -298,13 +295,13 @@ def listening(native: NativeAnswer) -> Iterator[None]:
 
 
 class _Heard(httpx.Response):
-    """A response that is heard while it is read, without its compression."""
+    """A response that is heard while it is read, decompressed."""
 
     native: NativeAnswer
 
     async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:
         if self.is_closed:
-            # It was read before, and is read again from what is kept.
+            # It is read again from memory.
             async for part in super().aiter_bytes(chunk_size):
                 yield part
             return
@@ -323,7 +320,7 @@ def heard(
         native = _listener.get()
         if native is None:
             return await handle(request)
-        native.forget()
+        native.reset()
         native.asked = True
         try:
             response = await handle(request)

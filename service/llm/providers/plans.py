@@ -1,4 +1,4 @@
-"""How a call is made: by which deployment, with which marks, and what is expected of it."""
+"""Describes calls: where they go, what of their prompts is cached, and where they are kept."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from service.llm.providers.streamed_reply import OnText
 class Route:
     """Where a call goes, and what of its prompt is warm there."""
 
-    #: The deployment's name; empty where the model has one only.
+    #: The deployment's name; empty if the model has only one.
     deployment: str = ""
     #: Tokens that the provider should find in its cache.
     predicted_tokens: int = 0
@@ -31,35 +31,34 @@ class Route:
     warm_segments: int = 0
     #: Tokens up to their end, as the index has them.
     warm_tokens: int = 0
-    #: Whether these are what the provider said before, not an estimate.
+    #: Whether the provider has reported these, so that they are no estimate.
     warm_exact: bool = False
-    #: Since the warm prefix was last used, in seconds; None when nothing is warm.
+    #: Seconds since the warm prefix was last used; None when nothing is warm.
     age_seconds: float | None = None
-    #: Tokens that are warm at another deployment and not at this one.
+    #: Tokens that are warm at another deployment, if those are more.
     elsewhere_tokens: int = 0
-    #: Tokens that the provider may still have though their time is over, and since when
-    #: they were not used; the warm ones where there are no deeper ones.
+    #: Tokens that the provider may still have after their time to live, and seconds since their
+    #: last use; the warm ones if there are no others.
     deepest_tokens: int = 0
     deepest_age_seconds: float | None = None
-    #: Other deployments that can be asked when this one fails.
+    #: Other deployments that can be called when this one fails.
     spare: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlan:
-    """What the transport has to know besides the ask. Nothing here changes the output."""
+    """How the transport makes a call. Nothing here changes the output."""
 
     deployment: str = ""
-    #: Segments, from 0, at whose ends the provider shall keep the prefix.
+    #: Segments, from 0, at whose ends the provider shall cache the prefix.
     marks: tuple[int, ...] = ()
-    #: What a provider may find the prompt's prefix by; empty: nothing.
+    #: By what a provider may find the prompt's prefix; empty: nothing.
     cache_key: str = ""
-    #: Gets what the model writes while it writes; None: without a reader, and the reply
-    #: comes in one piece.
+    #: Gets the text while the model writes it; None: the reply is not streamed.
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 
-#: Of a call without marks, of a model with one deployment.
+#: For a call without marks, to a model with one deployment.
 PLAIN = CallPlan()
 
 

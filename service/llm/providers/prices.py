@@ -1,8 +1,7 @@
 """Prices each model's tokens, and describes its provider's cache.
 
-Prices are those of litellm's bundled list; habits of caches are from the providers'
-documents, November 2026. Both can be configured (`PALIMPSEST_MODEL_PRICES`), and have to
-be for a server of one's own, whose price is known only to its operator.
+Prices are from litellm's bundled list, habits of caches from the providers' documents of November
+2026. `PALIMPSEST_MODEL_PRICES` overrides both; only that can price a server of one's own.
 """
 
 import re
@@ -11,28 +10,25 @@ from dataclasses import replace
 from functools import lru_cache
 
 from service.domain.spend.prices import CacheFamily, ModelPrices
-from service.llm.providers.model_map import KNOWN_MODELS, MapEntry, entry_of, provider_of
-from service.llm.providers.served import Served
+from service.llm.providers.model_map import KNOWN_MODELS, MapEntry, Served, entry_of, provider_of
 from service.settings.config import Config
 from service.settings.models import ModelSetting, PriceOverride, matching
 
-#: Marks that a prompt may carry where there are marks.
+#: Marks of a prompt, at most, for providers that take marks.
 MAX_MARKS = 4
-#: What a provider keeps a prefix for when it does not say.
+#: How long a prefix is cached if the provider does not say.
 TTL_SECONDS = 300
-#: Servers of one's own drop what was not used for longest, whenever they need room.
+#: Servers of one's own evict the least recently used prefix when they need room.
 SERVER_TTL_SECONDS = 3600
-#: OpenAI's models with breakpoints keep a prefix for at least half an hour.
+#: OpenAI's models with breakpoints cache a prefix for at least half an hour.
 BREAKPOINT_TTL_SECONDS = 1800
-#: Anthropic's longer lifetime, and what writing for it costs to the input price.
+#: Anthropic's longer lifetime, and the price of writing for it, relative to the input's.
 HOUR_SECONDS = 3600
 HOUR_WRITE = 2.0
 #: The first of OpenAI's models that take breakpoints.
 _BREAKPOINTS_FROM = (5, 6)
 _GPT = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
-
-
-#: Of a provider that is not known: the ratios are for models that no list has.
+#: Those of an unknown provider. Ratios are for models that are not in the list.
 _HABITS = ModelPrices(
     family=CacheFamily.PLAIN,
     input_usd=None,
@@ -43,11 +39,10 @@ _HABITS = ModelPrices(
     min_tokens=0,
     ttl_seconds=TTL_SECONDS,
 )
-#: It is not for sale. The ratios are a common provider's, so that memories fold as they
-#: would there, and what was tried without a key holds with one.
+#: Free, with the ratios of a common provider, so that memories fold as they would there.
 _OFFLINE = replace(_HABITS, input_usd=0.0, read=0.1, write=1.25)
-#: Inference servers, paid for by time: a cached token costs about a tenth of the
-#: computing, one of the reply several times as much.
+#: Inference servers: a cached token costs about a tenth of the computing, one of the reply several
+#: times as much.
 _SERVER = replace(_HABITS, ttl_seconds=SERVER_TTL_SECONDS, read=0.1)
 _KEYED = replace(_HABITS, family=CacheFamily.KEYED, granularity_tokens=128)
 _OPENAI = replace(_KEYED, min_tokens=1024, read=0.5)
@@ -81,31 +76,30 @@ _PROVIDERS = {
 }
 #: Providers that serve Anthropic's models with their marks.
 _CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
-#: Where litellm passes OpenAI's breakpoints on.
+#: Providers for which litellm passes OpenAI's breakpoints on.
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
 
 
 class Prices:
-    """The prices of every model that one process asks or sums up."""
+    """Keeps the prices of the models of one process."""
 
     def __init__(self, config: Config) -> None:
         self._overrides = config.model_prices
         self._settings = config.model_settings
-        #: Where models are served.
         self.served = Served(config)
-        #: The prices of a model, by provider/name. The first time it reads litellm's list.
+        #: Returns the prices of a model, by provider/name. Reads litellm's list the first time.
         self.of: Callable[[str], ModelPrices] = lru_cache(KNOWN_MODELS)(self._find)
 
     def are_set(self, model: str) -> bool:
-        """Whether the price of a model is configured."""
+        """Returns whether the price of a model is configured."""
         override: PriceOverride | None = matching(self._overrides, model)
         return override is not None and override.is_priced
 
     def listed_as(self, model: str) -> str | None:
-        """The name by which litellm may know the price; None when only we can know it.
+        """Returns the name by which litellm may know the price.
 
-        That is where one is configured, for a server of one's own, and for what is not in its
-        list: litellm says 0 of a deployment's model that it does not know.
+        None if a price is configured, for a server of one's own, and for a model that is not in the
+        list, for which litellm may report 0.
         """
         if self.served.is_own(model) or self.are_set(model):
             return None
@@ -114,13 +108,12 @@ class Prices:
 
     def _find(self, model: str) -> ModelPrices:
         served = self.served.name(model)
-        # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
+        # A model of this name at an endpoint of one's own need not be OpenAI's.
         entry = None if self.served.is_own(model) else entry_of(served)
         if entry is None and provider_of(served) == "azure":
-            # What one's deployment is called there says nothing; its prices are OpenAI's.
+            # The name of a deployment says nothing; its prices are OpenAI's.
             entry = entry_of(model)
         habits = _SERVER if self.served.is_own(model) else _habits(served, entry)
-        override: PriceOverride | None = matching(self._overrides, model)
         found = habits if entry is None else _listed(entry, habits)
         setting: ModelSetting | None = matching(self._settings, model)
         if setting is not None and setting.cache_ttl == "1h" and habits is _CLAUDE:
@@ -139,17 +132,13 @@ def _habits(model: str, entry: MapEntry | None) -> ModelPrices:
         return _CLAUDE
     if provider == "bedrock":
         return _NOVA if "amazon.nova" in name else _HABITS
-    if provider in _BREAKPOINT_PROVIDERS and _takes_breakpoints(model, entry):
-        return _BREAKPOINTS
+    if provider in _BREAKPOINT_PROVIDERS:
+        # A model that is newer than the list is known by its version.
+        found = _GPT.match(model.rpartition("/")[2])
+        is_new = found and (int(found[1]), int(found[2] or 0)) >= _BREAKPOINTS_FROM
+        if is_new if entry is None else entry.breakpoints:
+            return _BREAKPOINTS
     return _PROVIDERS.get(provider, _HABITS)
-
-
-def _takes_breakpoints(model: str, entry: MapEntry | None) -> bool:
-    if entry is not None:
-        return entry.breakpoints
-    # A model that is newer than the list, by its version.
-    found = _GPT.match(model.rpartition("/")[2])
-    return bool(found) and (int(found[1]), int(found[2] or 0)) >= _BREAKPOINTS_FROM  # type: ignore[index]
 
 
 def _listed(entry: MapEntry, habits: ModelPrices) -> ModelPrices:
@@ -157,13 +146,13 @@ def _listed(entry: MapEntry, habits: ModelPrices) -> ModelPrices:
     found = replace(habits, min_tokens=entry.min_tokens or habits.min_tokens)
     usd = entry.input_usd
     if not usd:
-        # Where all is free, computing has still to be saved: the habits' ratios hold.
+        # Computing has to be saved even if it is free: the habits' ratios apply.
         return found if usd is None else replace(found, input_usd=usd)
     return replace(
         found,
         input_usd=usd,
         read=1.0 if entry.cached_usd is None else min(_ratio(entry.cached_usd, usd), 1.0),
-        # 0 stands for "no extra price": writing is then reading at the full one.
+        # 0 means "no extra price": writing then costs as much as an input token.
         write=_ratio(entry.written_usd, usd) if entry.written_usd else 1.0,
         output=habits.output if entry.output_usd is None else _ratio(entry.output_usd, usd),
     )

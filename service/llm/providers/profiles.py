@@ -1,9 +1,9 @@
-"""Describes how to ask each model, and what it refuses.
+"""Describes how to call each model, and what it refuses.
 
-What litellm's list says of a model counts where it is right. The rest is a table of ours, by
-provider and family of models, reviewed against litellm 1.106.2's own adapters and the
-providers' documents of November 2026; what is not known of a model is taken so that a call
-still works. `PALIMPSEST_MODEL_PROFILES` wins over both.
+Profiles come from litellm's list where that is right, else from our own rules by provider and
+family of models, reviewed against litellm 1.106.2's adapters and the providers' documents of
+November 2026. Unknown properties are assumed such that a call still works.
+`PALIMPSEST_MODEL_PROFILES` overrides both.
 """
 
 import re
@@ -14,17 +14,17 @@ from functools import lru_cache
 from service.llm.providers.model_map import (
     KNOWN_MODELS,
     MapEntry,
+    Served,
     entry_of,
     keeps_to_schemas,
     provider_of,
 )
-from service.llm.providers.served import Served
 from service.settings.config import Config
 from service.settings.models import matching
 from service.settings.profiles import Effort, Extras, ProfileOverride, Sampling, SchemaMode
 
-#: Tokens for thinking, besides those for the reply. OpenAI advises 25,000 to begin with;
-#: Anthropic's budgets, as litellm sets them, are at most 4,096 (and 1,024 at low).
+#: Tokens for thinking, in addition to the reply's. OpenAI advises 25,000 at first; Anthropic's
+#: budgets, as litellm sets them, are 1,024 (low) to 4,096.
 HEADROOM_TOKENS = {
     Effort.NONE: 0,
     Effort.MINIMAL: 2_048,
@@ -34,8 +34,8 @@ HEADROOM_TOKENS = {
     Effort.XHIGH: 65_536,
     Effort.MAX: 65_536,
 }
-#: What litellm sends as the budget of a Claude that thinks by budgets; the bound of the reply
-#: has to be above it, or Anthropic refuses the request.
+#: The budgets that litellm sends to a Claude that thinks by budgets. Anthropic refuses a bound of
+#: the reply that is not above them.
 BUDGET_TOKENS = {
     Effort.MINIMAL: 1_024,
     Effort.LOW: 1_024,
@@ -49,46 +49,46 @@ _LEVELS = (Effort.LOW, Effort.MEDIUM, Effort.HIGH)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """How one model is asked."""
+    """How one model is called."""
 
-    #: How it is held to the schema of a reply.
+    #: How the schema of a reply is enforced.
     structured: SchemaMode = SchemaMode.NONE
-    #: Whether it takes any JSON Schema; else only those whose objects are closed.
+    #: Whether it takes any JSON Schema; else only those with closed objects.
     any_schema: bool = True
-    #: Whether it can be asked for some JSON object, where it refuses a schema.
+    #: Whether it can be asked for any JSON object if it refuses a schema.
     json_object: bool = True
     #: The levels of `reasoning_effort` that it takes.
     effort_levels: tuple[Effort, ...] = ()
-    #: How much it thinks when nothing is said.
+    #: How much it thinks by default.
     default_effort: Effort = Effort.NONE
-    #: Whether the level goes into the body as it is: litellm refuses it for models that it
-    #: does not know. Else it is litellm's argument, which its adapters translate.
+    #: Whether the level goes into the body, as litellm refuses it for models that it does not know.
+    #: Else it is litellm's argument, which its adapters translate.
     effort_in_body: bool = False
-    #: Whether it thinks by a budget of tokens, which the bound of its reply has to pass.
+    #: Whether it thinks by a budget of tokens, which the bound of its reply has to exceed.
     has_budget: bool = False
     #: Whether thinking is switched off by Anthropic's own parameter.
     off_by_thinking: bool = False
-    #: Tokens for thinking whatever the effort; None: by the effort.
+    #: Tokens for thinking at any effort; None: by the effort.
     headroom_tokens: int | None = None
     sampling: Sampling = Sampling.ALWAYS
     #: Whether instructions go into a system message.
     system: bool = True
     extras: Extras = Extras.BODY
-    #: The name of the bound on a reply's tokens. litellm writes it as most providers want it.
+    #: The name of the bound on a reply's tokens. litellm translates it for most providers.
     bound: str = "max_tokens"
     #: Parameters that it refuses.
     refuses: frozenset[str] = frozenset()
-    #: Whether a seed goes into the body, under Mistral's name: litellm loses it otherwise.
+    #: Whether a seed goes into the body, under Mistral's name: otherwise litellm loses it.
     seed_in_body: bool = False
     #: Whether its replies may be streamed.
     streams: bool = True
-    #: The longest reply, thinking included; None when not known.
+    #: The longest reply, thinking included, if known.
     max_output_tokens: int | None = None
     #: Tokens of a prompt and its reply together.
     window_tokens: int
 
     def headroom(self, effort: Effort) -> int:
-        """Tokens for thinking at this effort: half the window at most."""
+        """Returns the tokens for thinking at this effort: at most half the window."""
         wanted = HEADROOM_TOKENS[effort]
         if effort is not Effort.NONE and self.headroom_tokens is not None:
             wanted = self.headroom_tokens
@@ -96,7 +96,7 @@ class Profile:
 
 
 class Profiles:
-    """The profiles of every model that one process asks."""
+    """Keeps the profiles of the models that one process calls."""
 
     def __init__(self, config: Config) -> None:
         self._overrides = config.model_profiles
@@ -104,21 +104,21 @@ class Profiles:
         self._has_schemas = config.model_structured_output
         self._own_url = bool(config.model_base_url)
         self._served = Served(config)
-        #: The profile of a model, by provider/name. The first time it reads litellm's list.
+        #: Returns the profile of a model, by provider/name. Reads litellm's list the first time.
         self.of: Callable[[str], Profile] = lru_cache(KNOWN_MODELS)(self._find)
 
     def _find(self, model: str) -> Profile:
         override: ProfileOverride | None = matching(self._overrides, model)
         served = self._served.name(model)
         like = (override.like if override else None) or served
-        # The list has the models of one Ollama under its older route alone.
+        # The list has Ollama's models under the older route only.
         entry = entry_of(like) or entry_of(like.replace("ollama_chat/", "ollama/", 1))
         if entry is None and like == served:
-            # A deployment's name says less than the model's, and OpenRouter passes models on.
+            # The model's name may be known if its deployment's or OpenRouter's is not.
             entry = entry_of(model) or entry_of(served.removeprefix("openrouter/"))
         found = _profile(provider_of(served), like, entry, window_tokens=self._window_tokens)
         if self._served.is_own(model) and not (override and override.like):
-            # A list knows OpenAI's models, not what an endpoint of one's own calls so.
+            # A model of this name at an endpoint of one's own need not be OpenAI's.
             is_held = self._own_url and self._has_schemas
             held = SchemaMode.JSON_SCHEMA if is_held else found.structured
             if not (is_held or keeps_to_schemas(model)):
@@ -137,7 +137,7 @@ def _overridden(found: Profile, over: ProfileOverride) -> Profile:
 
 
 def _profile(provider: str, name: str, entry: MapEntry | None, *, window_tokens: int) -> Profile:
-    """The profile of a model by what its provider is, and by its name there."""
+    """Returns the profile of a model by its provider, and its name there."""
     name = name.lower()
     base = Profile(
         structured=SchemaMode.JSON_SCHEMA if keeps_to_schemas(name) else SchemaMode.NONE,
@@ -163,12 +163,12 @@ _THINKERS = re.compile(
 
 
 def _by_family(base: Profile, name: str, entry: MapEntry | None) -> Profile:
-    """What holds of a model wherever it is served."""
+    """Adds what is true of a model at every provider."""
     if found := _CLAUDE.search(name):
         return _claude(base, name, (int(found[1]), int(found[2] or 0)), entry)
     if _O_SERIES.search(name):
-        # litellm makes a user's message of a system's; ours is that from the beginning, in one
-        # piece. Sampling parameters raise before anything is sent.
+        # litellm would turn a system message into a second user message. Sampling parameters raise
+        # before anything is sent.
         return replace(
             base,
             structured=SchemaMode.STRICT,
@@ -194,20 +194,20 @@ def _gpt(base: Profile, name: str, version: tuple[int, int], entry: MapEntry | N
     if version < (4, 0) or (version[0] == 4 and entry is not None and not entry.structured):
         return replace(base, structured=SchemaMode.NONE)
     base = replace(base, structured=SchemaMode.STRICT)
-    # The first chat variant does not think, whatever the list says; litellm knows it, too.
+    # The first chat variant does not think, whatever the list says.
     if version < (5, 0) or "gpt-5-chat" in name:
         return base
     efforts = entry.efforts if entry else {}
     has_none = efforts.get("none")
     has_minimal = efforts.get("minimal")
     levels = (
-        # gpt-5 takes "minimal" and no "none", from 5.1 on it is the other way round.
+        # gpt-5 takes "minimal" and not "none"; later versions take "none" and not "minimal".
         *((Effort.NONE,) if (version > (5, 0) if has_none is None else has_none) else ()),
         *((Effort.MINIMAL,) if (version == (5, 0) if has_minimal is None else has_minimal) else ()),
         *_LEVELS,
         *((Effort.XHIGH,) if efforts.get("xhigh") else ()),
     )
-    # 5.1, 5.2 and 5.4 think only when asked to; then they take no temperature.
+    # 5.1, 5.2 and 5.4 do not think by default; while they think they take no temperature.
     is_silent = bool(entry) and entry.default_effort == "none"  # type: ignore[union-attr]
     return replace(
         base,
@@ -220,7 +220,7 @@ def _gpt(base: Profile, name: str, version: tuple[int, int], entry: MapEntry | N
 def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry | None) -> Profile:
     base = replace(
         base,
-        # Its objects are closed for it: a free dict could only be {}.
+        # Its objects are always closed: a free dict could only be {}.
         any_schema=False,
         json_object=False,
         refuses=frozenset({"seed"}),
@@ -238,7 +238,7 @@ def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry 
     efforts = entry.efforts if entry else {}
     more = tuple(one for one in (Effort.XHIGH, Effort.MAX) if efforts.get(one.value))
     thinks = version >= (5, 0)
-    # Of those that think by default some cannot be asked not to: Opus 5.5, Sonnet 5.5, Fable.
+    # Opus 5.5, Sonnet 5.5 and Fable always think.
     is_bound = entry.always_reasons if entry else thinks
     refuses_sampling = version >= (4, 7) if entry is None else entry.samples is False
     return replace(
@@ -253,7 +253,7 @@ def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry 
 def _gemini(base: Profile, name: str, version: tuple[int, int]) -> Profile:
     base = replace(base, structured=SchemaMode.JSON_SCHEMA)
     if version >= (3, 0):
-        # It is never off: litellm makes "low" of "none".
+        # Thinking is never off: litellm turns "none" into "low".
         levels = (Effort.MINIMAL, *_LEVELS)
         return replace(base, effort_levels=levels, default_effort=Effort.HIGH)
     if version < (2, 5):
@@ -277,31 +277,35 @@ def _grok(base: Profile, name: str, entry: MapEntry | None) -> Profile:
     )
 
 
-#: Providers that pass a level of effort on as it stands in the body.
+#: Providers that take a level of effort in the body.
 _PASS_EFFORT = frozenset(
     {"openai", "azure", "azure_ai", "xai", "together_ai", "hosted_vllm", "openrouter", "groq"}
 )
 
 
 def _at_provider(found: Profile, provider: str, name: str, entry: MapEntry | None) -> Profile:
-    """What the provider makes of a model."""
+    """Adds what is true of a model at its provider."""
     is_claude = "claude" in name
     if provider in _PASS_EFFORT and not (is_claude and provider == "azure_ai"):
         found = replace(found, effort_in_body=True, extras=Extras.BODY)
     match provider:
         case "azure" if found.effort_levels:
-            # litellm takes a deployment's name for the model's, and would send max_tokens.
+            # litellm mistakes a deployment's name for the model's, and would send max_tokens.
             return replace(found, bound="max_completion_tokens")
         case "azure":
             unlisted = entry is None and found.structured is SchemaMode.NONE
             return replace(found, structured=SchemaMode.STRICT if unlisted else found.structured)
         case "anthropic" | "vertex_ai" | "azure_ai" if is_claude:
-            return replace(found, structured=_of_claude(provider, entry))
+            # For an unlisted one litellm would force a tool, which the newest models refuse.
+            held = SchemaMode.NONE if entry is None else SchemaMode.TOOL
+            if entry is not None and entry.native_schemas and provider == "anthropic":
+                held = SchemaMode.STRICT
+            return replace(found, structured=held)
         case "bedrock":
             return _at_bedrock(found, name, entry)
         case "deepseek":
-            # The list says json_schema; its API answers that with a 400.
-            # Thinking is on or off; where it is on unasked, it is high.
+            # The list says json_schema, which its API refuses with a 400. Thinking is either off or
+            # high.
             thinks = found.default_effort is not Effort.NONE
             return replace(
                 found,
@@ -321,23 +325,11 @@ def _at_provider(found: Profile, provider: str, name: str, entry: MapEntry | Non
                 effort_levels=found.effort_levels or (Effort.NONE, *_LEVELS),
             )
         case "hosted_vllm" | "openrouter" | "xai":
-            # None of its names need be in the list. Routes may ignore a schema.
-            held = (
-                found.structured
-                if found.structured is SchemaMode.STRICT
-                else SchemaMode.JSON_SCHEMA
-            )
+            # Its names may be missing in the list. Routes may ignore a schema.
+            is_strict = found.structured is SchemaMode.STRICT
+            held = SchemaMode.STRICT if is_strict else SchemaMode.JSON_SCHEMA
             return replace(found, structured=held, json_object=True)
     return found
-
-
-def _of_claude(provider: str, entry: MapEntry | None) -> SchemaMode:
-    if entry is None:
-        # litellm would force a tool, which the newest models refuse.
-        return SchemaMode.NONE
-    return (
-        SchemaMode.STRICT if entry.native_schemas and provider == "anthropic" else SchemaMode.TOOL
-    )
 
 
 def _at_bedrock(found: Profile, name: str, entry: MapEntry | None) -> Profile:
@@ -360,7 +352,7 @@ def _at_bedrock(found: Profile, name: str, entry: MapEntry | None) -> Profile:
 def _at_mistral(found: Profile, name: str, entry: MapEntry | None) -> Profile:
     found = replace(found, structured=SchemaMode.STRICT, seed_in_body=True)
     if "magistral" in name:
-        # For any level litellm adds a prompt of its own, which would change ours.
+        # For any level litellm would add a prompt of its own.
         return replace(found, effort_levels=())
     levels = tuple(Effort(one) for one in (entry and entry.effort_levels) or ())
     return replace(found, effort_levels=levels)

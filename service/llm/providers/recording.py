@@ -1,8 +1,7 @@
-"""Records exchanges with models, a file for each request and its reply.
+"""Records exchanges with models in the folder `PALIMPSEST_RECORD`, a file for each request.
 
-Written where `PALIMPSEST_RECORD` names a folder, for a case that fails: read once more by the
-same code it shows what the service makes of it, and can be kept as a test. The files hold the
-text of prompts and replies; keys are taken out.
+A case that fails can be replayed by the same code, and kept as a test. The files contain the text
+of prompts and replies, but no keys.
 """
 
 import json
@@ -19,14 +18,14 @@ from service.llm.providers.failures import REMOVED
 from service.llm.providers.native import NativeAnswer
 
 VERSION = 1
-#: Of a longer file the rest is not read: it is no exchange.
+#: The rest of a longer file is not read, so it is refused.
 MAX_FILE_BYTES = 64 * 1024 * 1024
-#: Arguments that are no part of what a model is asked.
+#: Arguments that are not part of the request.
 _LEFT_OUT = frozenset({"api_key", "api_base", "logger_fn"})
 
 
 class NoRecord(Exception):
-    """A file that holds no exchange; the message is one sentence."""
+    """A file does not contain an exchange; the message is one sentence."""
 
 
 class _Native(BaseModel):
@@ -39,16 +38,16 @@ class _Native(BaseModel):
 
 
 class RecordedExchange(BaseModel):
-    """One exchange, read back."""
+    """One exchange, read from its file."""
 
     version: Literal[1]
     model: str
     ask: ModelRequest
-    #: litellm's response as values; None where the request failed.
+    #: litellm's response as values; None if the request failed.
     response: dict[str, Any] | None
-    #: Name, status and words of litellm's error.
+    #: Name, status and message of litellm's error.
     error: dict[str, Any] | None
-    #: What the provider answered, as it came.
+    #: The provider's own answer.
     native: _Native
 
 
@@ -66,7 +65,7 @@ def write(
 ) -> Path:
     """Writes one exchange, which only its owner may read. Raises OSError.
 
-    Neither `secrets` nor the values of the fields that are named by `extras` are in it.
+    It contains neither `secrets` nor the values of the fields named by `extras`.
     """
     said = {
         "version": VERSION,
@@ -83,7 +82,7 @@ def write(
     }
     text = json.dumps(said, ensure_ascii=False, indent=1, default=str)
     for secret in secrets:
-        # As it stands in JSON.
+        # As it is in JSON.
         text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], REMOVED)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{time.time_ns()}-{os.getpid()}-{ask.purpose.value}.json"

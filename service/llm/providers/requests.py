@@ -1,4 +1,4 @@
-"""Requests: litellm's arguments for a call, by its model's profile and settings."""
+"""Builds litellm's arguments for a call, by its model's profile and settings."""
 
 import copy
 import json
@@ -23,25 +23,25 @@ from service.settings.profiles import Effort, Extras, ProfileOverride, Sampling
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: Warnings that are remembered, so that each is given once; then they begin anew.
+#: Warnings that are remembered, so that each is logged once; then all are forgotten.
 MAX_WARNED = 1000
-#: Tokens of the window that Ollama's models have where nothing is asked for, on most machines.
+#: The default window of Ollama's models on most machines, in tokens.
 LEAST_OLLAMA_WINDOW = 4_096
-#: Bytes of a token that nearly every text has less of: prose of a European language has four.
+#: More bytes than a token has in nearly every text: European prose has four.
 MANY_BYTES = 6
 
 
 class Requests:
-    """Writes the requests of one process."""
+    """Builds the requests of one process."""
 
     def __init__(self, config: Config, prices: Prices, *, warns: bool = True) -> None:
-        """`warns`: whether settings that are not sent as they are go into the log, once each."""
+        """`warns`: whether settings that a model cannot take are logged, once each."""
         self._config = config
         self._prices = prices
         self.profiles = Profiles(config)
         self._warns = warns
         self._warned: set[tuple[str, str]] = set()
-        #: Of Ollama's models: the largest window that was asked for.
+        #: The largest window requested so far of each of Ollama's models.
         self._windows: dict[str, int] = {}
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
@@ -69,7 +69,7 @@ class Requests:
         return min(bound, profile.max_output_tokens or bound)
 
     def besides(self, model: str) -> int:
-        """Tokens of the window that thinking may take, at most, whatever a call is for."""
+        """Returns the tokens of the window that thinking may use, at most, for any purpose."""
         profile = self.profiles.of(model)
         found = []
         for purpose in (Purpose.REVISE, *purposes_of(self._config, model)):
@@ -79,12 +79,12 @@ class Requests:
         return min(max(found), profile.window_tokens // 2)
 
     def extras(self, ask: ModelRequest, model: str) -> frozenset[str]:
-        """The names of the provider's own fields that a call has; their values may be secrets."""
+        """Returns the names of a call's provider-specific fields; their values may be secrets."""
         setting = setting_of(self._config, model, ask.purpose)
         return frozenset(setting.extra or setting.extra_body or ())
 
     def shape(self, ask: ModelRequest, model: str) -> Shape:
-        """How a call is asked for its reply, by the profile alone."""
+        """Returns the form in which the reply is requested, by the profile alone."""
         profile = self.profiles.of(model)
         effort = self._effort(model, profile, setting_of(self._config, model, ask.purpose))
         return shape_of(ask, profile, effort)
@@ -92,7 +92,7 @@ class Requests:
     def arguments(
         self, ask: ModelRequest, model: str, plan: CallPlan, shape: Shape
     ) -> dict[str, Any]:
-        """litellm's arguments. Raises ModelFailure where the prompt cannot fit."""
+        """Returns litellm's arguments. Raises ModelFailure if the prompt cannot fit."""
         profile, setting = self.profiles.of(model), setting_of(self._config, model, ask.purpose)
         rendered = render(
             ask.segments,
@@ -134,11 +134,11 @@ class Requests:
         }
 
     def _window(self, ask: ModelRequest, model: str) -> int:
-        """The window that a call needs at Ollama, which cuts a longer one without a word.
+        """Returns the window to request of Ollama, which silently truncates longer prompts.
 
-        Another window loads the model anew, and a large one takes memory: so it grows in large
-        steps with the longest call so far up to the model's own, and never shrinks. Raises
-        ModelFailure where the prompt alone is surely longer than that.
+        Another window reloads the model, and a large one uses memory. So it doubles with the
+        longest call so far, up to the model's own, and never shrinks. Raises ModelFailure if the
+        prompt alone is certainly longer than that.
         """
         longest = self.profiles.of(model).window_tokens
         text_bytes = len(ask.text.encode())
@@ -149,7 +149,7 @@ class Requests:
                 retryable=False,
                 fault=Fault.TOO_LONG,
             )
-        # JSON and Chinese have two bytes a token; many vocabularies have one for each digit.
+        # JSON and Chinese have two bytes a token; in many vocabularies each digit is a token.
         digits = sum(ask.text.count(digit) for digit in "0123456789")
         needed = (text_bytes + digits) // 2 + self.reply_tokens(ask, model)
         size = self._windows.get(model, LEAST_OLLAMA_WINDOW)
@@ -164,14 +164,14 @@ class Requests:
         if not (model.startswith("openai/") and self._config.model_base_url):
             return {}
         key = self._config.model_api_key
-        # Servers of one's own often want none, the protocol always does.
+        # The protocol always has a key; servers of one's own often ignore it.
         shown = key.get_secret_value() if key else "none"
         return {"api_base": self._config.model_base_url, "api_key": shown}
 
     def _sampling(
         self, model: str, profile: Profile, setting: CallSetting
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Seed, temperature and top_p that the model takes: arguments, and fields of the body."""
+        """Returns seed, temperature and top_p: as arguments, and as fields of the body."""
         said: dict[str, Any] = {}
         body: dict[str, Any] = {}
         thinks = self._effort(model, profile, setting) is not Effort.NONE
@@ -192,20 +192,20 @@ class Requests:
         return said, body
 
     def _thinking(self, model: str, profile: Profile, setting: CallSetting) -> dict[str, Any]:
-        """Returns the arguments for how much to think; empty where that is not or cannot be set."""
+        """Returns the arguments for how much to think; empty if that is not or cannot be set."""
         if setting.reasoning_effort is None or not profile.effort_levels:
             return {}
         effort = self._effort(model, profile, setting)
         is_off = effort is Effort.NONE
         if is_off and profile.off_by_thinking and profile.default_effort is not Effort.NONE:
-            # litellm sends nothing for "none", and the model thinks all the same.
+            # litellm sends nothing for "none", and the model would think.
             return {"thinking": {"type": "disabled"}}
         if is_off and (profile.off_by_thinking or profile.has_budget):
             return {}
         return {"reasoning_effort": effort.value}
 
     def _effort(self, model: str, profile: Profile, setting: CallSetting) -> Effort:
-        """How much the model thinks: as is set where it can, else as near to that as it can."""
+        """Returns how much the model thinks: the level nearest to the one that is set."""
         wanted, levels = setting.reasoning_effort, profile.effort_levels
         if wanted is None or (not levels and wanted is profile.default_effort):
             return profile.default_effort
@@ -244,7 +244,7 @@ def parameters_of(one: Deployment) -> dict[str, Any]:
         parameters["aws_bedrock_runtime_endpoint" if one.provider == "bedrock" else "api_base"] = (
             one.api_base
         )
-        # Servers of one's own often want no key, the protocol always does.
+        # The protocol always has a key; servers of one's own often ignore it.
         key = key or (None if one.provider in _SIGNED else "none")
     if key is not None:
         parameters["api_key"] = key

@@ -1,4 +1,4 @@
-"""Reads what models are asked with besides their prompts (`PALIMPSEST_MODEL_SETTINGS`)."""
+"""Reads the settings of calls (`PALIMPSEST_MODEL_SETTINGS`)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _OF_THE_MODEL = {"purposes", "cache_ttl"}
 
 
 def setting_of(config: Config, model: str, purpose: Purpose) -> CallSetting:
-    """Returns what calls of a purpose are asked with: the model's settings, then the purpose's."""
+    """Returns the settings of calls with a purpose: the purpose's own, else the model's."""
     return CallSetting.model_construct(**values_of(config, model, purpose))
 
 

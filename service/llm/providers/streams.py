@@ -1,11 +1,11 @@
-"""Collects the reply that litellm returns in parts into a whole one."""
+"""Collects the parts of a streamed reply."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.llm.providers.native import NativeAnswer
 
-#: What a call's arguments get for a stream, with the provider's usage at its end.
+#: More arguments of a call that streams, with the provider's usage at its end.
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -19,9 +19,9 @@ async def whole_response(
     on_text: Callable[[str], None],
     native: NativeAnswer | None = None,
 ) -> Any:
-    """Returns the whole response of a stream, as litellm has it of a call without one.
+    """Returns the response of a stream as if it had not been streamed.
 
-    `on_text` gets each part of the reply; `native` has heard it come. Raises litellm's errors and
+    `on_text` gets each part of the reply; `native` has heard it. Raises litellm's errors and
     BrokenStream.
     """
     said: list[str] = []
@@ -38,15 +38,15 @@ async def whole_response(
                     said.append(text)
                     on_text(text)
     finally:
-        # A stream that is not read to its end keeps its connection.
+        # An unfinished stream would keep its connection.
         await stream.aclose()
-    # litellm's own parts, before it adds what a provider did not say.
+    # The parts as received, before litellm adds to them.
     parts: Sequence[Any] = stream.chunks
     has_usage = any(getattr(part, "usage", None) is not None for part in parts)
-    # Usage is no end: some report it first (Anthropic), or with every part (vLLM).
-    ended = any(_finish(part) for part in parts)
-    if native is not None and native.tells_its_end:
-        # Of Gemini litellm has an invented end even there.
+    # Usage is no end: Anthropic reports it first, vLLM with every part.
+    ended = any(choice.finish_reason for part in parts for choice in part.choices[:1])
+    if native is not None and native.has_known_end:
+        # litellm invents an end for Gemini even there.
         ended = bool(native.reason)
     if not ended:
         raise BrokenStream("its reply ended before its end")
@@ -59,14 +59,13 @@ async def whole_response(
         choices=[{"index": 0, "finish_reason": finish_reason, "message": message}]
     )
     response.model = stream.model
-    # Of what a provider did not say litellm has an estimate of its own here, and nothing where
-    # there is no stream: ours is made where every other one is.
+    # Without the provider's usage litellm has an estimate here; ours is made in `usage`.
     response.usage = usage if has_usage else litellm.Usage()
     return response
 
 
 def _said(choice: Any) -> str:
-    """The text of a part; a server of one's own may send anything in its place."""
+    """Returns the text of a part; a server of one's own may send anything in its place."""
     text = getattr(getattr(choice, "delta", None), "content", None) or ""
     if not isinstance(text, str):
         raise BrokenStream("a part of its reply is no text")
@@ -76,10 +75,3 @@ def _said(choice: Any) -> str:
 def _thought(choice: Any) -> str:
     text = getattr(getattr(choice, "delta", None), "reasoning_content", None)
     return text if isinstance(text, str) else ""
-
-
-def _finish(part: Any) -> str | None:
-    for choice in part.choices[:1]:
-        reason: str | None = choice.finish_reason
-        return reason
-    return None

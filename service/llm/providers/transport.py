@@ -1,7 +1,4 @@
-"""Transport: one try of one call, through litellm.
-
-litellm is imported off the event loop, since that takes seconds.
-"""
+"""Makes one try of one call, through litellm."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,28 +29,28 @@ from service.llm.providers.plans import PLAIN, CallPlan, deployment_name
 from service.llm.providers.prices import Prices
 from service.llm.providers.requests import Requests, parameters_of
 from service.llm.providers.streams import STREAMED, BrokenStream, whole_response
-from service.llm.providers.usage import Usage, told_micro_usd, usage_of
+from service.llm.providers.usage import Usage, reported_micro_usd, usage_of
 from service.settings.config import Config
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: Of the name that a server gives the model. litellm looks for a price by that too, with
+#: The longest model name of a server's that litellm gets: it searches for a price by the name, with
 #: hundreds of regular expressions, and remembers it.
 MAX_NAME_CHARACTERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion(Usage):
-    """A reply, with what the provider says it cost."""
+    """A reply, with its usage and cost."""
 
     text: str
-    #: The model that was asked, as provider/name.
+    #: The model that was called, as provider/name.
     model: str
-    #: In millionths of a US dollar; None when no price is known.
+    #: In millionths of a US dollar; None if no price is known.
     cost_micro_usd: int | None
     #: How the reply ended.
     end: End = End.COMPLETE
-    #: The words of a refusal, or the provider's own name of the end.
+    #: The words of a refusal, or the provider's own reason for the end.
     said: str = ""
 
 
@@ -61,7 +58,7 @@ class Transport(Protocol):
     """Makes one try of a call."""
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """The model's reply. Raises ModelFailure."""
+        """Returns the model's reply. Raises ModelFailure."""
         ...
 
 
@@ -81,13 +78,13 @@ class LitellmTransport:
         self._importing = asyncio.Lock()
 
     async def warm(self) -> None:
-        """Imports litellm now, so that the first call does not wait for it."""
+        """Imports litellm, off the event loop, since that takes seconds."""
         async with self._importing:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(litellm_library)
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan = PLAIN) -> Completion:
-        """One try. Raises ModelFailure."""
+        """Makes one try. Raises ModelFailure."""
         if model.startswith("offline/"):
             return self._offline(ask, model)
         await self.warm()
@@ -98,11 +95,11 @@ class LitellmTransport:
     async def _replied(
         self, ask: ModelRequest, model: str, plan: CallPlan, native: NativeAnswer
     ) -> Any:
-        """litellm's response, asked for again in another form where one is refused."""
+        """Returns litellm's response; tries again in another form if one is refused."""
         deployment = deployment_name(model, plan.deployment)
         profile = self.requests.profiles.of(model)
         shape = self._refusals.allowed(deployment, ask, self.requests.shape(ask, model), profile)
-        # litellm's own bound holds between two parts of a response, not for all of it.
+        # litellm's own timeout applies between two parts of a response, not to all of it.
         deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
         while True:
             try:
@@ -111,13 +108,12 @@ class LitellmTransport:
                         return await self._try(ask, model, plan, shape, native)
             except Exception as error:
                 refused = refused_form(error, _texts(ask), native) if self._falls_back else None
-                # How to ask again where a provider refuses the form of a request, not its text.
-                lesser = refused and self._refusals.without(
-                    deployment, model, ask, shape, refused, profile
-                )
+                lesser = None
+                if refused is not None:
+                    without = self._refusals.without
+                    lesser = without(deployment, model, ask, shape, refused, profile)
                 if lesser is None:
-                    # litellm raises the errors of fifty providers; what is none of them is a
-                    # defect and goes on as it is.
+                    # litellm raises the errors of fifty providers; any other is a defect.
                     raise failure_of(
                         self._litellm,
                         error,
@@ -161,7 +157,7 @@ class LitellmTransport:
         else:
             response = await self._litellm.acompletion(**arguments)
         if native.has_error and native.status == HTTPStatus.OK:
-            # litellm takes some errors for the end of a reply.
+            # litellm mistakes some errors for the end of a reply.
             raise self._litellm.APIError(
                 status_code=native.error_status, message="", llm_provider="", model=model
             )
@@ -170,7 +166,7 @@ class LitellmTransport:
     async def _record(
         self, ask: ModelRequest, model: str, arguments: dict[str, Any], **came: Any
     ) -> None:
-        """Writes an exchange where that is wanted; a call does not fail because it cannot be."""
+        """Writes an exchange if that is configured; no call fails if it cannot be written."""
         folder = self._config.record
         if folder is None:
             return
@@ -204,11 +200,11 @@ class LitellmTransport:
         try:
             response = self._litellm.ModelResponse(**(recorded.response or {}))
         except (TypeError, ValueError, AttributeError, KeyError):
-            raise recording.NoRecord("the response in it is none of a model's") from None
+            raise recording.NoRecord("its response is not a model's") from None
         return self._completion(response, recorded.ask, recorded.model, native.ended)
 
     def _offline(self, ask: ModelRequest, model: str) -> Completion:
-        """What the offline model says, in no time; litellm need not be there for it."""
+        """Calls the offline model, which is fast and does not need litellm."""
         from service.llm.offline.model import complete
 
         text = storable(complete(ask))
@@ -247,9 +243,9 @@ class LitellmTransport:
         )
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
-        told = told_micro_usd(response, self._prices.served.name(model))
-        if told is not None and not self._prices.are_set(model):
-            return told
+        reported = reported_micro_usd(response, self._prices.served.name(model))
+        if reported is not None and not self._prices.are_set(model):
+            return reported
         name = self._prices.listed_as(model)
         listed = None if name is None else listed_cost(self._litellm, response, name)
         if listed is not None:
@@ -264,7 +260,7 @@ class LitellmTransport:
 
 
 def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
-    """The error that was recorded, as litellm raises it."""
+    """Returns the recorded error, as litellm raises it."""
     kind = getattr(litellm.exceptions, str(said.get("name")), None)
     values: dict[str, Any] = {
         "message": str(said.get("message")),
@@ -288,12 +284,12 @@ def _texts(ask: ModelRequest) -> Sequence[str]:
 
 
 def listed_cost(litellm: Any, response: Any, model: str) -> int | None:
-    """By litellm's list, which knows days and hours; None for what it does not have."""
+    """Returns the cost by litellm's list, which knows off-peak hours; None if it has no price."""
     if len(str(getattr(response, "model", None) or "")) > MAX_NAME_CHARACTERS:
         response.model = model
     try:
         cost = litellm.completion_cost(completion_response=response, model=model)
     except Exception:
-        # Raised, in several forms, for every model without a price.
+        # litellm raises many kinds of errors for a model without a price.
         return None
     return round(float(cost) * MICRO)

@@ -169,14 +169,6 @@ async def test_no_more_asks_than_the_limit_are_under_way_and_all_are_answered_in
     assert (begun, most) == (texts, limit)
 
 
-async def test_a_limit_of_none_at_all_is_refused() -> None:
-    async def call(one: ModelRequest) -> ModelReply:
-        raise AssertionError("nothing is asked")
-
-    with pytest.raises(ValueError, match="at least 1"):
-        await drive(two_batches(), call, limit=0)
-
-
 def looking(*batches: Sequence[ModelRequest | Fetch]) -> FetchingFlow[list[object]]:
     heard: list[object] = []
     for batch in batches:

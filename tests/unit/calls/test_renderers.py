@@ -68,7 +68,6 @@ def marks(
     prices: ModelPrices = ANTHROPIC,
     *,
     after: ModelRequest | None = None,
-    last: bool = False,
 ) -> tuple[int, ...]:
     """Returns the marks of a prompt, after another that left what it marked."""
     warm = 0
@@ -76,7 +75,7 @@ def marks(
         ids = prefix(after).ids
         kept = {ids[at] for at in kept_ends(prefix(after), marks(after, prices), prices)}
         warm = max((at + 1 for at, own in enumerate(prefix(one).ids) if own in kept), default=0)
-    return plan_marks(one, prefix(one), prices, warm, last=last)
+    return plan_marks(one, prefix(one), prices, warm)
 
 
 def content(one: ModelRequest, at: tuple[int, ...], model: str, prices: ModelPrices) -> Any:
@@ -139,11 +138,6 @@ def test_what_is_warm_is_read_even_where_writing_does_not_pay() -> None:
     assert plan_marks(one, prefix(one), prices, warm_segments=5) == (0, 1, 4)
 
 
-def test_nothing_is_written_after_the_last_step() -> None:
-    assert marks(step(4), after=step(3), last=True) == (0, 1, 4)
-    assert marks(step(4), last=True) == (0,), "task and schema serve other memories"
-
-
 @pytest.mark.parametrize("purpose", [Purpose.ANSWER, Purpose.CONSOLIDATE, Purpose.SCHEMA])
 def test_prompts_that_are_made_once_keep_what_all_share_only(purpose: Purpose) -> None:
     assert marks(replace(step(3), purpose=purpose)) == (0,)
@@ -172,16 +166,15 @@ def test_a_provider_keeps_what_is_marked() -> None:
 COUNTS = st.integers(0, 60)
 
 
-@given(COUNTS, COUNTS, st.booleans())
-def test_marks_are_few_ascending_and_deterministic(before: int, count: int, last: bool) -> None:
+@given(COUNTS, COUNTS)
+def test_marks_are_few_ascending_and_deterministic(before: int, count: int) -> None:
     one = step(count)
-    found = marks(one, after=step(before), last=last)
-    assert found == marks(one, after=step(before), last=last)
+    found = marks(one, after=step(before))
+    assert found == marks(one, after=step(before))
     assert list(found) == sorted(set(found))
     assert len(found) <= 4
     assert all(one.segments[at].reusable for at in found)
-    if not last:
-        assert count + 1 in found, "the end that the next step reads"
+    assert count + 1 in found, "the end that the next step reads"
     if before <= count:
         assert before + 1 in found, "the end that the step before wrote"
 

@@ -258,7 +258,7 @@ class Reserving(Ledger):
 
 async def test_a_budget_is_held_for_what_may_be_thought() -> None:
     ledger = Reserving()
-    calls = gateway(Script(["one"]), ledger, DictIndex(), [], transport())
+    calls = gateway(Script(["one"]), ledger, DictIndex(), [], transport().requests)
     await calls.call(ASK, model="openai/gpt-5", scope=SCOPE)
     (reserved,) = ledger.reserved
     assert reserved.tokens >= 512 + HEADROOM_TOKENS[Effort.MEDIUM]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.llm.prefix_cache.survival import BUCKETS, DEFAULT_CHANCE, bucket_of, chance
+from service.llm.prefix_cache.cache import BUCKETS, DEFAULT_CHANCE, bucket_of, chance
 from storage.calls import deployment_state
 
 

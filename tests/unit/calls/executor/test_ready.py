@@ -29,7 +29,6 @@ async def test_who_waits_for_an_executor_waits_until_it_says_so(tmp_path: Path) 
 
     remote = RemoteExecutor(tmp_path / "old", stop_seconds=1)
     async with answering(tmp_path / "old", swallow), asyncio.timeout(30):
-        # One of the release before does not say it.
         await remote.wait_until_ready(0.05)
         waiting = asyncio.create_task(remote.wait_until_ready(1000))
         # The time of the first one may have passed before it was connected.
