@@ -107,13 +107,13 @@ class LitellmTransport:
                     async with asyncio.timeout_at(deadline):
                         return await self._try(ask, model, plan, shape, native)
             except Exception as error:
+                # litellm raises the errors of fifty providers; any other is a defect.
                 refused = refused_form(error, _texts(ask), native) if self._falls_back else None
                 lesser = None
                 if refused is not None:
                     without = self._refusals.without
                     lesser = without(deployment, model, ask, shape, refused, profile)
                 if lesser is None:
-                    # litellm raises the errors of fifty providers; any other is a defect.
                     raise failure_of(
                         self._litellm,
                         error,
