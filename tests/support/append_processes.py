@@ -23,7 +23,7 @@ REACH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Responses:
     """The responses to one process."""
 
     #: The texts that are durable, with their positions where it got them.
@@ -32,13 +32,13 @@ class Told:
     error: str
 
 
-async def _send(address: str, session: str, name: str, messages: int, mode: str) -> Told:
+async def _send(address: str, session: str, name: str, messages: int, mode: str) -> Responses:
     texts = [f"{name}: message {number}" for number in range(messages)]
     async with palimpsest.connect(address, reach_seconds=REACH_SECONDS) as client:
         held = client.session(session)
         if mode == "append":
             acks = [(text, await held.append(text, timeout=TRY_SECONDS)) for text in texts]
-            return Told(acked={text: ack.positions.last for text, ack in acks}, error="")
+            return Responses(acked={text: ack.positions.last for text, ack in acks}, error="")
         producer = held.producer("app", give_up_seconds=TRY_SECONDS)
         await producer.__aenter__()
         print("open", flush=True)
@@ -54,12 +54,12 @@ async def _send(address: str, session: str, name: str, messages: int, mode: str)
             error = f"{refusal.reason}: {refusal}"
             await producer.__aexit__(None, None, None)
         durable = texts[: producer.last_acked_sequence + 1 - first]
-        return Told(acked=dict.fromkeys(durable), error=error)
+        return Responses(acked=dict.fromkeys(durable), error=error)
 
 
 async def append_together(
     address: str, session: str, *, processes: int, messages: int, mode: str, first: int = 0
-) -> Sequence[Told]:
+) -> Sequence[Responses]:
     """Runs so many processes, each with so many messages; returns what each got.
 
     They are numbered from `first` on, which their messages begin with.
@@ -85,7 +85,7 @@ async def append_together(
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-    return [Told(**json.loads(out.splitlines()[-1])) for out, _ in ends]
+    return [Responses(**json.loads(out.splitlines()[-1])) for out, _ in ends]
 
 
 async def texts_of(address: str, session: str) -> list[str]:
@@ -94,11 +94,11 @@ async def texts_of(address: str, session: str) -> list[str]:
         return [chunk.text async for chunk in client.session(session).chunks()]
 
 
-def wrong_with(log: Sequence[str], told: Sequence[Told]) -> list[str]:
+def wrong_with(log: Sequence[str], responses: Sequence[Responses]) -> list[str]:
     """Returns how the log differs from what the processes got: lost, twice, or elsewhere."""
     counts = Counter(log)
     wrong = [f"{text!r} is there {count} times" for text, count in counts.items() if count > 1]
-    for one in told:
+    for one in responses:
         for text, position in one.acked.items():
             if text not in counts:
                 wrong.append(f"{text!r} was acked and is not there")
@@ -109,7 +109,7 @@ def wrong_with(log: Sequence[str], told: Sequence[Told]) -> list[str]:
 
 async def append_while_killed(
     url: str, session: str, *, processes: int, messages: int, kills: int
-) -> tuple[Sequence[Told], list[str]]:
+) -> tuple[Sequence[Responses], list[str]]:
     """Appends as `append_together`, by `session.append`, while the API is killed so often.
 
     It is killed whenever another part of the messages is in the log, and started again at the
@@ -132,10 +132,10 @@ async def append_while_killed(
                         await asyncio.sleep(0.005)
                     await asyncio.to_thread(servers[-1].kill)
                     servers.append(await asyncio.to_thread(_served, url, address))
-                told = await sending
+                responses = await sending
             finally:
                 sending.cancel()
-        return told, await texts_of(address, session)
+        return responses, await texts_of(address, session)
     finally:
         for server in servers:
             server.close()

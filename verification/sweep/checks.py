@@ -25,7 +25,7 @@ from verification.chaos.repeats import Repeats
 from verification.chaos.repeats import find as repeats_of
 from verification.chaos.switches import Firing
 from verification.chaos.workload import SERIAL, chunk_name, chunk_text, owner
-from verification.sweep.traffic import CALLED, REQUESTED, SCHEMA, STREAMED, Told
+from verification.sweep.traffic import CALLED, REQUESTED, SCHEMA, STREAMED, SessionRecord
 
 #: How long all work may take to finish after the last fault.
 DRAIN_SECONDS = 120.0
@@ -88,12 +88,12 @@ def spent(url: str, paid: Path, firings: Sequence[Firing], sleep_seconds: float)
     return Spent(repeats=repeats, intents_left=intents)
 
 
-def wrongs(url: str, told: Sequence[Told]) -> list[str]:
+def wrongs(url: str, records: Sequence[SessionRecord]) -> list[str]:
     """Returns every broken promise, a sentence each."""
     with psycopg.connect(url, row_factory=namedtuple_row) as connection:
         sums = {name: _count(connection, query) for name, query in _SUMS.items()}
         wrong = [] if len({*sums.values()}) == 1 else [f"calls came to different sums: {sums}"]
-        return [*wrong, *(each for one in told for each in _Session(connection, one).wrongs())]
+        return [*wrong, *(each for one in records for each in _Session(connection, one).wrongs())]
 
 
 def _count(connection: psycopg.Connection[Any], query: str) -> int:
@@ -105,11 +105,11 @@ def _count(connection: psycopg.Connection[Any], query: str) -> int:
 class _Session:
     """One session of the traffic."""
 
-    def __init__(self, connection: psycopg.Connection[Any], told: Told) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], record: SessionRecord) -> None:
         self._connection = connection
-        self._told = told
+        self._record = record
         (self._session,) = self._rows(
-            "SELECT session_key AS key, head FROM session WHERE name = %s", told.name
+            "SELECT session_key AS key, head FROM session WHERE name = %s", record.name
         )
         self._wrong: list[str] = []
 
@@ -132,7 +132,7 @@ class _Session:
         return self._connection.execute(query.encode(), values).fetchall()
 
     def _say(self, what: str) -> None:
-        self._wrong.append(f"session {self._told.name}: {what}")
+        self._wrong.append(f"session {self._record.name}: {what}")
 
     def _look_at_log(self) -> None:
         found = self._rows(
@@ -154,13 +154,13 @@ class _Session:
             if one.text != chunk_text(*whose):
                 self._say(f"another text at position {one.position}")
         places = {whose: one.position for one, whose in zip(found, owners, strict=True)}
-        for place, position in self._told.acked.items():
+        for place, position in self._record.acked.items():
             if places.get(place) != position:
                 self._say(f"{place} was acked at {position} and is at {places.get(place)}")
 
     def _producers(self) -> dict[str, int]:
         due = {"a": STREAMED, "b": CALLED, "c": REQUESTED}
-        return {self._told.name + name: number for name, number in due.items()}
+        return {self._record.name + name: number for name, number in due.items()}
 
     def _look_at_revisions(self, memory: Any) -> None:
         found = self._rows(
@@ -208,7 +208,7 @@ class _Session:
         applied = Counter(one.path for one in found)
         if set(value.get("topics", {})) != due:
             self._say(f"facts does not hold what was said: {sorted(value.get('topics', {}))}")
-        if set(value.get("edits", {})) != self._told.edits:
+        if set(value.get("edits", {})) != self._record.edits:
             self._say(f"facts has the edits {sorted(value.get('edits', {}))}")
         for path, times in applied.items():
             if times > 1:

@@ -334,10 +334,10 @@ _TOTALS = (
 
 def _judge(site: _Site) -> Counter[str]:
     """Looks at what is there; counts, and what is wrong goes to the site."""
-    deployment, told = site.deployment, site.traffic.told
+    deployment, records = site.deployment, site.traffic.records
     left = checks.drained(deployment.superuser_url)
     site.wrong += [f"{number} {name} are left" for name, number in left.items()]
-    site.wrong += checks.wrongs(deployment.superuser_url, told)
+    site.wrong += checks.wrongs(deployment.superuser_url, records)
     site.wrong += _violations(deployment)
     spent = checks.spent(
         deployment.superuser_url,
@@ -348,8 +348,8 @@ def _judge(site: _Site) -> Counter[str]:
     site.repeats = spent.repeats.causes
     site.wrong += spent.repeats.unexplained
     return Counter(
-        sessions=len(told),
-        chunks_acked=sum(len(one.acked) for one in told),
+        sessions=len(records),
+        chunks_acked=sum(len(one.acked) for one in records),
         answers=site.traffic.answers,
         calls_paid=spent.repeats.paid,
         calls_repeated=spent.repeats.count,

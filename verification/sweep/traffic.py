@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(kw_only=True, slots=True)
-class Told:
+class SessionRecord:
     """What a session was sent, and how the service responded."""
 
     name: str
@@ -93,7 +93,7 @@ class Traffic:
         self._history = Writer(history)
         self._seed = seed
         self._prefix = prefix
-        self.told: list[Told] = []
+        self.records: list[SessionRecord] = []
         #: Sessions that are done.
         self.done = 0
         #: Answers that came.
@@ -107,20 +107,20 @@ class Traffic:
             number = 0
             while not self.is_over:
                 number += 1
-                told = Told(name=f"{self._prefix}l{lane}n{number}")
-                self.told.append(told)
+                record = SessionRecord(name=f"{self._prefix}l{lane}n{number}")
+                self.records.append(record)
                 async with asyncio.timeout(HANG_SECONDS):
-                    await self._session(client, told, chosen)
+                    await self._session(client, record, chosen)
                 self.done += 1
 
-    async def _session(self, client: Client, told: Told, chosen: random.Random) -> None:
-        session = client.session(told.name)
+    async def _session(self, client: Client, record: SessionRecord, chosen: random.Random) -> None:
+        session = client.session(record.name)
         await make(session.create)
         await make(
             lambda: session.create_memory(
                 "facts",
                 schema_source=SCHEMA,
-                task=f"Task of {told.name}.",
+                task=f"Task of {record.name}.",
                 encoding="amendments",
                 chunk_tokens=60,
                 fold_tokens=60,
@@ -130,32 +130,36 @@ class Traffic:
         await make(
             lambda: session.create_state(
                 "state",
-                task=told.name,
+                task=record.name,
                 period=2,
                 episode_vectors=2,
                 # The model server refuses the key once for each of these models: work waits,
                 # a probe finds out that it has passed, and work continues.
-                model=f"openai/{REFUSES}{told.name}",
+                model=f"openai/{REFUSES}{record.name}",
             )
         )
         produced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._produce(session, told, chosen, produced))
-            tasks.create_task(self._change(client, session, told))
+            tasks.create_task(self._produce(session, record, chosen, produced))
+            tasks.create_task(self._change(client, session, record))
             tasks.create_task(self._ask(session, produced))
         await self._finish(session)
 
     async def _produce(
-        self, session: Session, told: Told, chosen: random.Random, produced: asyncio.Event
+        self,
+        session: Session,
+        record: SessionRecord,
+        chosen: random.Random,
+        produced: asyncio.Event,
     ) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._call(session, told, chosen))
-            tasks.create_task(self._request(session, told, chosen))
-            tasks.create_task(self._stream(session, told, chosen))
+            tasks.create_task(self._call(session, record, chosen))
+            tasks.create_task(self._request(session, record, chosen))
+            tasks.create_task(self._stream(session, record, chosen))
         produced.set()
 
-    async def _stream(self, session: Session, told: Told, chosen: random.Random) -> None:
-        name = told.name + "a"
+    async def _stream(self, session: Session, record: SessionRecord, chosen: random.Random) -> None:
+        name = record.name + "a"
         durable = 0
         while durable < STREAMED:
             try:
@@ -171,7 +175,7 @@ class Traffic:
                             ack = await producer.flush()
                             assert ack is not None, "something was appended"
                             self._acked(
-                                told, name, ack.producer_sequence, ack.position, ack.read_token
+                                record, name, ack.producer_sequence, ack.position, ack.read_token
                             )
                             await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
                     await producer.flush()
@@ -179,8 +183,8 @@ class Traffic:
             except (PalimpsestError, aio.AioRpcError, TimeoutError):
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
-        name = told.name + "b"
+    async def _call(self, session: Session, record: SessionRecord, chosen: random.Random) -> None:
+        name = record.name + "b"
         async with Client(self._address) as own:
             stub = session_service_pb2_grpc.SessionServiceStub(own.channel)
             for sequence in range(1, CALLED + 1):
@@ -195,10 +199,12 @@ class Traffic:
                 ack: session_service_pb2.AppendChunksResponse.Ack = await insist(
                     partial(append_batch, stub, opening, [chunk], timeout=CALL_SECONDS)
                 )
-                self._acked(told, name, sequence, ack.through_position, ack.read_token)
+                self._acked(record, name, sequence, ack.through_position, ack.read_token)
 
-    async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
-        name = told.name + "c"
+    async def _request(
+        self, session: Session, record: SessionRecord, chosen: random.Random
+    ) -> None:
+        name = record.name + "c"
         for first, last in ((1, 1), (2, REQUESTED)):
             await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
             sequences = range(first, last + 1)
@@ -210,7 +216,7 @@ class Traffic:
                 partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
             )
             for number, sequence in enumerate(sequences):
-                told.acked[name, sequence] = done.positions.first + number
+                record.acked[name, sequence] = done.positions.first + number
             self._history.write(
                 Requested(
                     client=name,
@@ -237,12 +243,14 @@ class Traffic:
             )
         )
 
-    def _acked(self, told: Told, producer: str, sequence: int, position: int, token: str) -> None:
-        told.acked[producer, sequence] = position
+    def _acked(
+        self, record: SessionRecord, producer: str, sequence: int, position: int, token: str
+    ) -> None:
+        record.acked[producer, sequence] = position
         self._history.write(
             Acked(
                 client=producer,
-                session=told.name,
+                session=record.name,
                 producer=producer,
                 sequence=sequence,
                 position=position,
@@ -251,27 +259,27 @@ class Traffic:
             )
         )
 
-    async def _change(self, client: Client, session: Session, told: Told) -> None:
+    async def _change(self, client: Client, session: Session, record: SessionRecord) -> None:
         facts = session.memory("facts")
         for number in (1, 2):
             mark = f"e{number}"
             # An edit that came back twice is one: it puts a value where it is.
-            await self._edit(facts, told, mark)
-            told.edits.add(mark)
+            await self._edit(facts, record, mark)
+            record.edits.add(mark)
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
         await insist(partial(client.retry_stalled, session.id))
         await insist(partial(facts.update, model=""))
 
-    async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
+    async def _edit(self, facts: Memory, record: SessionRecord, mark: str) -> None:
         tries = 0
 
         def note(revision: int, returned: float) -> None:
             self._history.write(
                 Edited(
-                    client=told.name,
-                    session=told.name,
+                    client=record.name,
+                    session=record.name,
                     memory="facts",
                     expected_revision=0,
                     mark=mark,

@@ -341,7 +341,7 @@ async def test_a_commit_of_another_process_is_notified(
 # Notifications
 
 
-class Told:
+class Notifications:
     """The ids in notifications."""
 
     def __init__(self, database: Database) -> None:
@@ -359,7 +359,7 @@ async def test_a_step_is_notified_after_its_commit_and_a_rollback_never(
     database: Database,
 ) -> None:
     await make(database, ["a"])
-    told = Told(database)
+    told = Notifications(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert held is not None
@@ -382,7 +382,7 @@ async def test_a_step_is_notified_after_its_commit_and_a_rollback_never(
 
 async def test_whatever_stops_or_continues_a_memory_is_notified(database: Database) -> None:
     await make(database, ["a"], TREE)
-    told = Told(database)
+    told = Notifications(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.claim(tx, KEY, MEMORY, TreeSpec.kind)
         assert held is not None
@@ -406,7 +406,7 @@ async def test_whatever_stops_or_continues_a_memory_is_notified(database: Databa
 
 async def test_an_idle_state_memory_is_notified(database: Database) -> None:
     await make(database, ["a"], STATE)
-    told = Told(database)
+    told = Notifications(database)
     await state_method(database, Script()).drain(ITEM)
     assert told.take() == [MEMORY.hex]
 
@@ -416,7 +416,7 @@ async def test_all_changes_of_an_answer_are_notified(database: Database) -> None
     item = await store_question(
         database, MEMORY, "?", revision=0, applied_position=0, tells_text=True
     )
-    key, told = (KEY, item.item_id), Told(database)
+    key, told = (KEY, item.item_id), Notifications(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         await trajectories.append(tx, key, EVENT)
     assert told.take() == [item.item_id.hex]

@@ -24,8 +24,8 @@ from tests.support.runnable import runnable as runnable_now
 BACKLOG = 3
 
 
-class Told(WakeUps):
-    """Wake-ups that only remember whom they are about."""
+class RecordedWakeUps(WakeUps):
+    """Wake-ups that are recorded, and sent to no worker."""
 
     def __init__(self) -> None:
         super().__init__(drop_wake_ups)
@@ -72,12 +72,12 @@ async def runnable(database: Database) -> set[Any]:
 async def test_a_tree_that_reads_on_holds_up(database: Database) -> None:
     await make_tree(database, ["one", "two"])
     with pytest.raises(Exhausted):
-        await append(database, Told(), 5)
+        await append(database, RecordedWakeUps(), 5)
 
 
 async def test_what_a_closing_tree_will_not_read_is_no_backlog(database: Database) -> None:
     await make_tree(database, ["one", "two"])
-    wake_ups = Told()
+    wake_ups = RecordedWakeUps()
     await seal(database, wake_ups)
     assert [item.item_id for item in wake_ups.items] == [TREE_ID], "it is woken to be closed"
     await append(database, wake_ups, 9)
@@ -87,10 +87,10 @@ async def test_what_a_closing_tree_will_not_read_is_no_backlog(database: Databas
 
 async def test_a_closed_tree_is_left_alone(database: Database) -> None:
     await make_tree(database, ["one", "two"])
-    await seal(database, Told())
+    await seal(database, RecordedWakeUps())
     await change(database, "status = 'sealed', has_work = false")
     before = await row(database)
-    wake_ups = Told()
+    wake_ups = RecordedWakeUps()
     await append(database, wake_ups, 9)
     await seal(database, wake_ups)
     assert wake_ups.items == []
@@ -103,11 +103,11 @@ async def test_a_closed_tree_is_left_alone(database: Database) -> None:
 
 async def test_a_second_wish_keeps_the_first_place_and_does_not_hurry(database: Database) -> None:
     await make_tree(database, ["one", "two"])
-    await seal(database, Told())
+    await seal(database, RecordedWakeUps())
     # It failed meanwhile, and waits for its next try.
     await change(database, "attempts = 2, ready_at = now() + interval '1 hour'")
     before = await row(database)
-    await append(database, Told(), 1)
-    await seal(database, Told())
+    await append(database, RecordedWakeUps(), 1)
+    await seal(database, RecordedWakeUps())
     after = await row(database)
     assert (after.seal_position, after.ready_at) == (2, before.ready_at)
