@@ -256,7 +256,7 @@ def _options(value: Any, at: str) -> tuple[str, ...]:
 
 
 def _option_of(gold: str, options: tuple[str, ...], at: str) -> str:
-    """With options, the one that a gold answer names by its text or its letter."""
+    """Returns, of options, the one that a gold answer names by its text or its letter."""
     if not options or gold in options:
         return gold
     letter = gold.strip().strip("().").upper()

@@ -32,7 +32,7 @@ def run(*command: str) -> str:
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """The files that git tracks, or would."""
+    """Returns the files that git tracks, or would."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,

@@ -52,7 +52,7 @@ def parts(text: str, tokens: int, count: Count) -> list[Part]:
 
 
 def beginning(text: str, tokens: int, count: Count) -> Part:
-    """As much of the beginning as has at most `tokens`, in whole words."""
+    """Returns as much of the beginning as has at most `tokens`, in whole words."""
     end = _longest(len(text), lambda length: count(text[:length]) <= tokens)
     if end < len(text):
         blank = max(text.rfind(" ", 0, end + 1), text.rfind("\n", 0, end + 1))
@@ -61,7 +61,7 @@ def beginning(text: str, tokens: int, count: Count) -> Part:
 
 
 def ending(text: str, tokens: int, count: Count) -> Part:
-    """As much of the end as has at most `tokens`, in whole words."""
+    """Returns as much of the end as has at most `tokens`, in whole words."""
     size = len(text)
     start = size - _longest(size, lambda length: count(text[size - length :]) <= tokens)
     if start:

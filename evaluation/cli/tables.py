@@ -85,7 +85,7 @@ def show_summaries(summaries: Sequence[Summary], measure: Measure) -> None:
 
 
 def _breaks(widths: Sequence[int], room: int) -> Iterator[int]:
-    """After which columns a table ends; each has one at least."""
+    """Yields the columns after which a table ends; each has one at least."""
     used = 0
     for at, width in enumerate(widths):
         # Two blanks precede each.

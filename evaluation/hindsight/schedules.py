@@ -22,7 +22,7 @@ def best(log: StepLog, prices: ModelPrices) -> Tokens:
 
 
 def best_of_all(log: StepLog, many: Sequence[ModelPrices]) -> Sequence[Tokens]:
-    """As `best`, for several prices at once: the memory is rendered once for all."""
+    """Returns `best` for several prices at once, rendering the memory once for all."""
     shown = shown_sizes(log)
     found = [_of_layout(log, layout, shown, many) for layout in (Changes(), _changes(log))]
     return [
@@ -80,7 +80,7 @@ def _arrange(value: Json, path: Path, ranks: dict[Keys, int]) -> None:
 
 
 def _changes(log: StepLog) -> Changes:
-    """In how many of all steps each key changed."""
+    """Counts in how many of all steps each key changed."""
     value = restore(log.base_json)
     counts: Counter[Keys] = Counter()
     for step in log.steps:

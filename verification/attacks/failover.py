@@ -36,7 +36,7 @@ def synchronously(both: Pair, traffic: Traffic, *, rounds: int) -> list[float]:
 
 
 def seconds_to_acks(traffic: Traffic, over: FailedOver) -> float:
-    """From the loss of the primary until each producer has had an ack of the new one."""
+    """Returns the seconds from the loss of the primary to an ack for each producer."""
     return traffic.all_acked_at(over.promoted) - over.killed
 
 

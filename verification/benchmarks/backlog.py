@@ -292,7 +292,7 @@ class _Measuring:
         return found
 
     def _beside_others(self) -> dict[str, Any]:
-        """With a second tenant's backlog as large as this one's: how many turns each gets."""
+        """Measures beside a second tenant's equal backlog: how many turns each gets."""
         theirs = copy_sessions(
             self._connection,
             self._names,

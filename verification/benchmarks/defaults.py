@@ -283,7 +283,7 @@ def _message(role: str, text: str) -> Chunk:
 
 
 def typed(chunks: Sequence[Chunk]) -> Iterator[Turn]:
-    """As people and an assistant write."""
+    """Yields turns as people and an assistant write them."""
     at = 0.0
     yield Turn(at=at, chunk=chunks[0])
     for before, chunk in pairwise(chunks):
@@ -296,7 +296,7 @@ def typed(chunks: Sequence[Chunk]) -> Iterator[Turn]:
 
 
 def spoken(chunks: Sequence[Chunk]) -> Iterator[Turn]:
-    """As people and an assistant speak, who do not let each other finish."""
+    """Yields turns as people and an assistant speak, interrupting each other."""
     at = 0.0
     for chunk in chunks:
         at += min(_words(chunk) / SPOKEN_WORDS, MOST_SPOKEN_SECONDS)
@@ -304,7 +304,7 @@ def spoken(chunks: Sequence[Chunk]) -> Iterator[Turn]:
 
 
 def by_machine(chunks: Sequence[Chunk]) -> Iterator[Turn]:
-    """As fast as a program appends."""
+    """Yields turns as fast as a program appends them."""
     for number, chunk in enumerate(chunks):
         yield Turn(at=number * MACHINE_SECONDS, chunk=chunk)
 

@@ -94,7 +94,7 @@ def measure(
 async def _measure(
     address: str, sessions: int, pairs: int, seconds: float, call_seconds: float
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """From append to applied, in each round without and with the two."""
+    """Measures from append to applied, in each round without and with the two."""
     rounds: dict[bool, list[list[float]]] = {False: [], True: []}
     async with palimpsest.connect(address) as client:
         for number in range(sessions):

@@ -33,7 +33,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """As `resident_bytes`, of what processes share only their part: for PostgreSQL's."""
+    """Returns resident bytes, but only a share of shared memory: for PostgreSQL."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

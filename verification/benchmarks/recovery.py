@@ -95,7 +95,7 @@ def _revisions(connection: psycopg.Connection[Any], prefix: str) -> dict[str, in
 
 
 def kill_workers(made: Stack, runner: asyncio.Runner, kills: int) -> list[float]:
-    """From the kill of a worker to the next revision of each memory that it had."""
+    """Measures from the kill of a worker to the next revision of each of its memories."""
     took: list[float] = []
     with made.connect() as connection:
         for number in range(kills):
@@ -154,7 +154,7 @@ async def _end(address: str, prefix: str) -> None:
 
 
 def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
-    """From the ack of a chunk whose hint is lost to the revision that has it."""
+    """Measures from the ack of a chunk whose hint is lost to the revision that has it."""
     chosen = Random(1)
     took: list[float] = []
 
@@ -180,7 +180,7 @@ def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
 
 
 def restart_postgres(made: Stack, restarts: int) -> tuple[list[float], list[float]]:
-    """From the stop of PostgreSQL to the first ack after it; and to its being there."""
+    """Measures from the stop of PostgreSQL to the first ack after it, and to its start."""
     took: list[float] = []
     starts: list[float] = []
     with sync.Client(made.address) as client:

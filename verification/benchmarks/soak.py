@@ -85,7 +85,7 @@ def measure(
 
 
 def _points(sizes: Sizes, name: str, since: float) -> list[tuple[float, float]]:
-    """After the warm-up, a few together where there are many."""
+    """Returns points after the warm-up, averaging a few where there are many."""
     seen = [each for each in sizes.of[name] if each[0] >= since] or sizes.of[name][-2:]
     each = -(-len(seen) // SLOPE_POINTS)
     groups = [seen[at : at + each] for at in range(0, len(seen), each)]

@@ -72,7 +72,7 @@ async def _measure(address: str, model: FakeModel, clock: Clock, seconds: float)
         stub = answer_service_pb2_grpc.AnswerServiceStub(channel)
 
         async def told() -> tuple[float, float]:
-            """After the model's first token, and after its last."""
+            """Returns the seconds after the model's first token, and after its last."""
             heard = 0.0
             async for event in stub.Ask(_question(stream_text=True)):
                 if event.HasField("text") and not heard:
@@ -119,7 +119,7 @@ def _question(*, stream_text: bool) -> answer_service_pb2.AskRequest:
 
 
 async def _all(one: Callable[[], Any], seconds: float) -> list[tuple[float, float]]:
-    """As many questions as there is time for, one after the other."""
+    """Asks as many questions as there is time for, one after the other."""
     for _ in range(FIRST_QUESTIONS):
         await one()
     took: list[tuple[float, float]] = []

@@ -142,7 +142,7 @@ class Plan:
     lanes: list[int]
 
     def to_json(self) -> str:
-        """As an argument."""
+        """Returns the plan as an argument of a process."""
         return json.dumps(asdict(self))
 
 

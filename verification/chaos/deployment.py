@@ -245,7 +245,7 @@ class Deployment:
         return True
 
     def _lose_postgres(self, number: int) -> bool:
-        """Everything else goes on meanwhile: it takes seconds to be back."""
+        """Stops PostgreSQL while everything else continues: it takes seconds to return."""
         if self._is_postgres_away():
             return False
         folder = self._asked("SHOW data_directory")[0]

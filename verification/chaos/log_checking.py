@@ -203,7 +203,7 @@ class LogChecker:
             self._finish_producer(name, seen)
 
     def _possible(self) -> "array[float]":
-        """For each position the time when everything up to there had been sent."""
+        """Returns for each position the time when everything up to there had been sent."""
         possible, latest = array("d"), -inf
         for position in range(1, self.log.head + 1):
             producer, sequence = self.log.place(position) or ("", 0)

@@ -57,7 +57,7 @@ class Spending:
     violations: tuple[Violation, ...]
 
     def told(self) -> dict[str, Any]:
-        """As a result has it."""
+        """Returns the outcomes as a result has them."""
         return {
             "calls_paid": self.paid,
             "calls_paid_in_vain": self.lost,

@@ -82,7 +82,7 @@ def patterns() -> Sequence[Held]:
 
 @cache
 def _asked(module: ModuleType) -> dict[str, dict[str, None]]:
-    """By the name of a pattern, what the source of its module asks it."""
+    """Returns, by the name of a pattern, the methods that the source calls on it."""
     asked: dict[str, dict[str, None]] = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         match node:

@@ -248,7 +248,7 @@ def _pieces(text: str) -> bool:
 
 
 def estimate_tokens_of(text: str) -> int:
-    """As the service counts, of texts with halves of surrogate pairs as well."""
+    """Counts as the service does, of texts with halves of surrogate pairs as well."""
     return (len(text) + 3) // 4
 
 

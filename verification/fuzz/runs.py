@@ -107,7 +107,7 @@ def run(target: Target, inputs: int, seed: int, *, first: int = 0) -> Result:
 
 
 def survey(target: Target, inputs: int, seed: int, *, first: int = 0) -> Result:
-    """As `run`, with the processor's time; continues after what breaks and keeps it."""
+    """Runs as `run` does, with the processor's time; continues after what breaks, and keeps it."""
     result = Result(target.name)
     for number in range(first, first + inputs):
         made = target.make(seeded(target.name, seed, number))

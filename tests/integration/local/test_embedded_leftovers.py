@@ -151,7 +151,7 @@ def test_a_server_on_other_data_is_none_of_ours(folder: Path) -> None:
 
 
 def shown(process: psutil.Process, **others: Any) -> Any:
-    """A process as the system shows it, but for these methods."""
+    """Returns a process as the system shows it, but for these methods."""
     names = ("uids", "exe", "name", "cmdline", "cwd")
     return SimpleNamespace(**{**{name: getattr(process, name) for name in names}, **others})
 

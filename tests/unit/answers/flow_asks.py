@@ -200,7 +200,7 @@ STATE: dict[str, Any] = {
 
 
 def compress_steps_asks() -> list[ModelRequest]:
-    """After nothing, the task prompt and a vector; each asked again where that is too long."""
+    """Asks after nothing, a task prompt and a vector, each again where that is too long."""
     return [
         ask
         for spec in (

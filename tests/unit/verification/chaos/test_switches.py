@@ -34,7 +34,7 @@ def switches(tmp_path: Path) -> Iterator[Switches]:
 
 @pytest.fixture
 def acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process fails where the switches say so, as one of the service does."""
+    """Makes this process fail where the switches say so, as one of the service does."""
     for name, value in environment(tmp_path / "switches").items():
         monkeypatch.setenv(name, value)
     faults.install()
