@@ -8,7 +8,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 #: How soon further occurrences of a word stop to count.
 K1 = 1.2
@@ -81,15 +81,14 @@ def fitting(query: str, texts: Sequence[str]) -> list[int]:
 
 
 def _scores(query: str, texts: Sequence[str]) -> list[float]:
-    wanted = set(_words(query))
-    sizes: list[int] = []
-    held: list[dict[str, int]] = []
-    for text in texts:
-        words = _words(text)
-        counts = Counter(word for word in words if word in wanted)
-        sizes.append(len(words))
-        # In one order always: sums of the same numbers differ in another one.
-        held.append({word: counts[word] for word in sorted(counts)})
+    return scored([Counter(_words(text)) for text in texts], set(_words(query)))
+
+
+def scored(texts: Sequence[Counter[str]], wanted: Set[str]) -> list[float]:
+    """Returns how well each text fits some words, from how often it has each of its words."""
+    # In one order always: sums of the same numbers differ in another one.
+    held = [{word: text[word] for word in sorted(wanted & text.keys())} for text in texts]
+    sizes = [text.total() for text in texts]
     ranking = Ranking(
         texts=len(texts), tokens=sum(sizes), holders=Counter(word for one in held for word in one)
     )

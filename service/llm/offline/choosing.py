@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.search.ranking import Ranking
+from service.domain.search.ranking import scored
 from service.llm.offline.texts import headed, name_words, sentences, terms, wanted
 
 #: A further sentence must score this share of the best.
 SECOND_BEST = 0.72
+#: How often a word of a key counts, since all that is below is about it.
+KEY_COUNT = 8
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
 #: What a sentence of a digest says more with each word of the question.
@@ -34,16 +36,19 @@ class Passage:
     text: str
     #: A path, or a number of a chunk, a step or a note.
     at: tuple[str | int, ...]
-    #: Stems of the text.
+    #: How often it has each stem, those of the keys or headings above it once, and each of these
+    #: as a whole.
     words: Counter[str]
-    #: Stems of the keys or headings above it, and each of these as a whole.
-    keys: frozenset[str] = frozenset()
 
 
 def passage(text: str, *at: str | int, keys: Iterable[str] = ()) -> Passage:
-    """Returns a text as a passage; `keys` are the names that it is below."""
-    above = {word for key in keys for word in (*terms(key), name_words(key))}
-    return Passage(text, at, Counter(terms(text)), frozenset(above))
+    """Returns a text as a passage; `keys` are the names that it is below.
+
+    A word of a key counts there only, so that a sentence with the rest of a question comes before
+    one that repeats its heading.
+    """
+    above = [word for key in keys for word in (*terms(key), name_words(key))]
+    return Passage(text, at, Counter(terms(text)) | Counter(dict.fromkeys(above, KEY_COUNT)))
 
 
 def passages(texts: Iterable[tuple[int, str]]) -> list[Passage]:
@@ -70,31 +75,25 @@ def best(said: Sequence[Passage], query: str, most: int) -> list[Passage]:
 def rank(said: Sequence[Passage], query: str) -> list[tuple[float, Passage]]:
     """Returns the passages that share words with a question, best first, by BM25.
 
-    A word that is in a key above a passage counts there only, so that a sentence with the rest of
-    the question comes before one that repeats its heading. A key that is in the question as a
-    whole counts besides: "the with statement" and "the while statement" share all but a little
-    word.
+    Where scores differ little, as below one heading, the earlier passage comes first.
+    A key that is in the question as a whole counts besides: "the with statement" and "the while
+    statement" share all but a little word.
     """
     phrase = f" {name_words(query)} "
-    called = {key for one in said for key in one.keys if " " in key and f" {key} " in phrase}
-    asked = wanted(query) | called
-    # In one order always: sums of the same numbers differ in another one.
-    words = [sorted(asked & {*one.words, *one.keys}) for one in said]
-    sizes = [len(one.text.split()) for one in said]
-    holders = Counter(word for held in words for word in held)
-    ranking = Ranking(texts=len(said), tokens=sum(sizes), holders=holders)
-    found: list[tuple[float, Passage]] = []
-    for one, held, size in zip(said, words, sizes, strict=True):
-        told = {word: one.words[word] for word in held if word not in one.keys}
-        above = {word: 1 for word in held if word in one.keys}
-        score = ranking.score(told, size) + ranking.score(above, 0)
-        found.append((score * 1.15 if DEFINITION.match(one.text) else score, one))
-    return sorted((pair for pair in found if pair[0]), key=lambda pair: -pair[0])
+    asked = wanted(query) | {
+        key for one in said for key in one.words if " " in key and f" {key} " in phrase
+    }
+    scores = scored([one.words for one in said], asked)
+    found = [
+        (score * 1.15 if DEFINITION.match(one.text) else score, one)
+        for score, one in zip(scores, said, strict=True)
+    ]
+    return sorted((pair for pair in found if pair[0]), key=lambda pair: -round(pair[0], 1))
 
 
 def close_words(said: Sequence[Passage], query: str) -> set[str]:
     """Returns the question's words that are close together, where most of them are."""
-    held = [wanted(query).intersection({*one.words, *one.keys}) for one in said]
+    held = [wanted(query).intersection(one.words) for one in said]
     near = (set[str]().union(*held[at : at + NEAR_SENTENCES]) for at in range(len(held)))
     return max(near, key=len, default=set())
 
