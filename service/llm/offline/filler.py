@@ -4,8 +4,8 @@ It understands neither. What it finds nothing for it leaves out, where the schem
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from service.domain.answers.response_schemas import referred
@@ -27,73 +27,67 @@ _WORD = re.compile(r"[A-Z]?[^\W_A-Z]+|[A-Z]+")
 _NAMING = frozenset(["name", "title", "term", "topic", "key", "person", "entity", "subject"])
 
 
-@dataclass(frozen=True, slots=True)
-class Filler:
-    """Fills the places of one schema."""
-
-    schema: Mapping[str, Any]
-
-    def fill(self, node: Any, field: str, topic: Topic, level: int = 0) -> Any:
-        """Returns what a place gets; None when nothing fits."""
-        if not isinstance(node, Mapping) or level > MAX_LEVELS:
-            return None
-        if "const" in node or "enum" in node:
-            return _closest(node.get("enum") or [node["const"]], topic)
-        kind = node.get("type", "object" if "properties" in node else "string")
-        others = [{**node, "type": one} for one in kind] if isinstance(kind, list) else []
-        if "$ref" in node:
-            others = [referred(self.schema, node["$ref"])]
-        elif "properties" not in node:
-            others = node.get("oneOf") or node.get("anyOf") or node.get("allOf") or others
-        if not others:
-            return self._one(node, kind, field, topic, level + 1)
-        found = (self.fill(one, field, topic, level + 1) for one in others)
-        return next((one for one in found if one is not None), None)
-
-    def _one(self, node: Mapping[str, Any], kind: str, field: str, topic: Topic, level: int) -> Any:
-        said = _about(topic, field) or (() if topic.name else topic.sentences)
-        match kind:
-            case "object" if topic.name and "properties" not in node:
-                value = self.fill(node.get("additionalProperties"), "", topic, level)
-                return None if value is None else {topic.name: value}
-            case "object":
-                parts = node.get("properties", {}).items()
-                found = {key: self.fill(inner, key, topic, level) for key, inner in parts}
-                # Of what has to be there null: it may not fit, and nothing is made up.
-                needed = dict.fromkeys(node.get("required", ()))
-                return needed | {key: one for key, one in found.items() if one is not None}
-            case "array" if "prefixItems" in node:
-                values = [self.fill(one, field, topic, level) for one in node["prefixItems"]]
-                return tuple(PLACEHOLDER if one is None else one for one in values)
-            case "array":
-                inner = node.get("items", {})
-                entries = _entries(topic, field, of_texts=inner.get("type") == "string")
-                values = [self.fill(inner, field, entry, level) for entry in entries]
-                once = [one for n, one in enumerate(values) if one not in (None, *values[:n])]
-                return once[: node.get("maxItems", MAX_ENTRIES)]
-            case "string" if topic.name:
-                return topic.name if field in _NAMING else (*said, *topic.sentences)[0]
-            case "string":
-                return " ".join(said)[: node.get("maxLength")] or None
-            case "integer" | "number":
-                return _number(" ".join(said), whole=kind == "integer")
-            case "boolean" if not topic.name:
-                return not _NO.search(" ".join(said))
+def fill(schema: Any, node: Any, field: str, topic: Topic, level: int = 0) -> Any:
+    """Returns what a place of a schema gets; None when nothing fits."""
+    if not isinstance(node, Mapping) or level > MAX_LEVELS:
         return None
+    kind = node.get("type", "object" if "properties" in node else "string")
+    others = [{**node, "type": one} for one in kind] if isinstance(kind, list) else []
+    if "$ref" in node:
+        others = [referred(schema, node["$ref"])]
+    elif "properties" not in node:
+        others = node.get("oneOf") or node.get("anyOf") or node.get("allOf") or others
+    inner = partial(fill, schema, level=level + 1)
+    if not others:
+        return _filled(node, kind, field, topic, inner)
+    found = (inner(one, field, topic) for one in others)
+    return next((one for one in found if one is not None), None)
 
 
-def _about(topic: Topic, field: str) -> tuple[str, ...]:
-    """Returns what has words of a field's name."""
+def _filled(
+    node: Mapping[str, Any], kind: str, field: str, topic: Topic, inner: Callable[..., Any]
+) -> Any:
     words = {stem(one) for one in _WORD.findall(field)}
-    return tuple(one for one in topic.sentences if words & set(terms(one)))
+    said = [one for one in topic.sentences if words & set(terms(one))]
+    said = said or ([] if topic.name else [*topic.sentences])
+    match kind:
+        case _ if "const" in node or "enum" in node:
+            return _closest(node.get("enum") or [node["const"]], topic)
+        case "object" if topic.name and "properties" not in node:
+            value = inner(node.get("additionalProperties"), "", topic)
+            return None if value is None else {topic.name: value}
+        case "object":
+            parts = node.get("properties", {}).items()
+            found = {key: inner(one, key, topic) for key, one in parts}
+            # Of what has to be there null: it may not fit, and nothing is made up.
+            needed = dict.fromkeys(node.get("required", ()))
+            return needed | {key: one for key, one in found.items() if one is not None}
+        case "array" if "prefixItems" in node:
+            values = [inner(one, field, topic) for one in node["prefixItems"]]
+            return tuple(PLACEHOLDER if one is None else one for one in values)
+        case "array":
+            values = [inner(node.get("items"), field, one) for one in _entries(node, topic, said)]
+            once = [one for n, one in enumerate(values) if one not in (None, *values[:n])]
+            return once[: node.get("maxItems", MAX_ENTRIES)]
+        case "string" if topic.name:
+            return topic.name if field in _NAMING else (*said, *topic.sentences)[0]
+        case "string":
+            return " ".join(said)[: node.get("maxLength")] or None
+        case "integer" | "number":
+            return _number(" ".join(said), whole=kind == "integer")
+        case "boolean" if not topic.name:
+            return not _NO.search(" ".join(said))
+    return None
 
 
-def _entries(topic: Topic, field: str, *, of_texts: bool) -> list[Topic]:
+def _entries(node: Mapping[str, Any], topic: Topic, said: Sequence[str]) -> list[Topic]:
     """Returns what each entry of a list is filled from."""
-    if topic.name:
-        return [Topic(topic.name, (one,)) for one in topic.sentences] if of_texts else [topic]
-    items = _ITEM.split(" ".join(_about(topic, field) or topic.sentences))
-    return [Topic("", (bare,)) for one in items if (bare := one.strip().rstrip("."))]
+    if not topic.name:
+        items = (one.strip().rstrip(".") for one in _ITEM.split(" ".join(said)))
+        return [Topic("", (one,)) for one in items if one]
+    if node.get("items", {}).get("type") != "string":
+        return [topic]
+    return [Topic(topic.name, (one,)) for one in topic.sentences]
 
 
 def _number(text: str, *, whole: bool) -> int | float | None:

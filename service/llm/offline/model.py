@@ -7,14 +7,12 @@ whatever schema it is given. The prompt's template says what is asked.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.answers.browse.wording import SAID, offered
 from service.domain.prism.schemas.names import is_name
-from service.domain.prism.schemas.source import parse_source
-from service.domain.prism.schemas.tree import render
 from service.domain.prompting.cutting import shortened
 from service.domain.prompting.fitting import share_of
 from service.domain.prompting.flows import ModelRequest
@@ -23,18 +21,16 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.values.json_values import canonical
 from service.domain.values.paths import Path
-from service.llm.offline.choosing import Passage, best, close_words, digest, passage, passages, rank
-from service.llm.offline.filler import Filler
-from service.llm.offline.notes import leaves, revise
+from service.llm.offline.choosing import best, close_words, digest, passage, passages, rank
+from service.llm.offline.filler import fill
+from service.llm.offline.notes import entries, leaves, revise
 from service.llm.offline.prompt import Prompt
 from service.llm.offline.texts import Topic, sentences, stem, terms, wanted
 
 #: Sentences of an answer from a memory, and of a note, a short and a long answer while browsing.
 ANSWER, NOTE, SHORT, LONG = 3, 4, 2, 12
 #: What of the question's words a text has that is of use, and that is answered from.
-ENOUGH, PLENTY = 0.4, 0.7
-#: A further summary is named when its score is this share of the best.
-NEARLY_AS_GOOD = 0.8
+ENOUGH, PLENTY = 0.4, 0.6
 #: Of a state vector, what the goal has at most, and what was last done and seen.
 GOAL_SHARE, LATEST_SHARE = 1 / 5, 1 / 6
 #: What a query is about by its words, the order of reading, and the options that suit it.
@@ -45,14 +41,15 @@ _SUBJECTS = (
     (r"\b(?:now|current\w*|latest|newest|today|still)\b", "state", "backward", "scan", "rank"),
     (r"", "fact", "forward", "rank", "scan"),
 )
-#: What is done with a piece: the first of these that is offered, for this share of the words.
+#: What is done with a piece, the first of these that is offered: for which share of the words,
+#: and how many sentences it takes.
 _WISHES = (
-    (BrowseAction.ANSWER, PLENTY),
-    (BrowseAction.RETRIEVE, 0),
-    (BrowseAction.MERGE, ENOUGH),
-    (BrowseAction.APPEND, ENOUGH),
-    (BrowseAction.AGGREGATION, PLENTY),
-    (BrowseAction.MOVE, 0),
+    (BrowseAction.ANSWER, PLENTY, SHORT),
+    (BrowseAction.RETRIEVE, 0, 0),
+    (BrowseAction.MERGE, ENOUGH, NOTE),
+    (BrowseAction.APPEND, ENOUGH, NOTE),
+    (BrowseAction.AGGREGATION, PLENTY, LONG),
+    (BrowseAction.MOVE, 0, 0),
 )
 
 _SCHEMA = '''\
@@ -86,7 +83,9 @@ def _answer(prompt: Prompt) -> str:
     parts = [(0, prompt.plain("TASK")), *((0, one) for one in prompt.texts("STATE"))]
     parts += [*prompt.numbered("LOG"), *prompt.numbered("STEPS")]
     said = [one for one in passages(parts[::-1]) if not one.text.endswith(("?", '?"', "？"))]
-    found = best(leaves(prompt) if prompt.plain("SCHEMA") else said, prompt.query, ANSWER)
+    if prompt.plain("SCHEMA"):
+        said = [one for steps, value in entries(prompt) for one in leaves(value, steps)]
+    found = best(said, prompt.query, ANSWER)
     text = " ".join(dict.fromkeys(one.text for one in found)) or NO_ANSWER
     if "[PATHS]\n" in prompt.instructions:
         name, lines = "PATHS", [str(Path(one.at)) for one in found]
@@ -97,15 +96,11 @@ def _answer(prompt: Prompt) -> str:
     return "\n".join(["[ANSWER]", text, f"[{name}]", *dict.fromkeys(lines), ""])
 
 
-def _read(prompt: Prompt) -> str:
-    said = passages((0, text) for text in prompt.texts("TEXT"))
-    if prompt.options:
-        return _option(prompt, said) or NO_ANSWER
-    return next((one.text for one in best(said, prompt.query, 1)), NO_ANSWER)
-
-
-def _option(prompt: Prompt, said: Sequence[Passage]) -> str:
-    """Returns the option that a sentence has with most of the question, its letter first."""
+def _found(prompt: Prompt, *names: str) -> str:
+    """Returns the sentence that fits best, or the option that one has with most of the question."""
+    said = passages((0, text) for name in names for text in prompt.texts(name))
+    if not prompt.options:
+        return next((one.text for one in best(said, prompt.query, 1)), "")
     known = {word for one in said for word in one.words}
     scores = {
         f"({letter}) {option}": rank(said, f"{prompt.query} {option}")[0][0]
@@ -116,17 +111,16 @@ def _option(prompt: Prompt, said: Sequence[Passage]) -> str:
 
 
 def _guess(prompt: Prompt) -> str:
-    texts = [*prompt.texts("NOTES"), *prompt.texts("TEXT")]
     first = "({}) {}".format(*next(iter(prompt.options.items())))
-    answer = _option(prompt, passages((0, one) for one in texts)) or first
+    answer = _found(prompt, "NOTES", "TEXT") or first
     why = "Its words are those that the notes have most of."
     return _json(prompt, notes=why, answer=answer, option=answer[1])
 
 
 def _shape(prompt: Prompt) -> str:
-    filler = Filler(json.loads(prompt.text("SCHEMA")))
+    schema = json.loads(prompt.text("SCHEMA"))
     answer = Topic("", tuple(sentences(prompt.text("ANSWER"))))
-    return canonical(filler.fill(filler.schema, "", answer))
+    return canonical(fill(schema, schema, "", answer))
 
 
 def _rerank(prompt: Prompt) -> str:
@@ -141,7 +135,7 @@ def _schema(prompt: Prompt) -> str:
     words = [one for one in re.findall(r"[a-z]{3,40}", text) if terms(one) and is_name(one)]
     names = {stem(one): one for one in words}
     most = max(names, key=[stem(one) for one in words].count, default="")
-    return render(parse_source(_SCHEMA.format(name=names.get(most, "topics"))))
+    return _SCHEMA.format(name=names.get(most, "topics"))
 
 
 # Trees
@@ -149,27 +143,25 @@ def _schema(prompt: Prompt) -> str:
 
 def _triage(prompt: Prompt) -> str:
     said = [passage(text, number) for number, text in prompt.numbered("SUMMARIES")]
-    scores = {one.at[0]: score for score, one in rank(said, prompt.query)}
-    moves = [int(one) for one in re.findall(r"-?\d+", prompt.plain("MOVES"))]
-    order = sorted((one for one in moves if one >= 0), key=lambda one: -scores.get(one, 0.0))
-    most = scores.get(order[0], 0.0)
-    # A summary leaves much out: while few of its parts were read, one may still have it.
-    if -1 in moves and not most and 2 * len(order) < len(said):
-        return _json(prompt, notes="No summary that is left has a word of it.", action=["-1"])
+    moves = re.findall(r"-?\d+", prompt.plain("MOVES"))
+    able = [one for one in said if str(one.at[0]) in moves]
     beam = re.search(r"at most (\d+) parts in all", prompt.instructions)
-    able = [one for one in order[1:] if scores.get(one, 0.0) > NEARLY_AS_GOOD * most]
-    chosen = [str(one) for one in [order[0], *able][: int(beam[1]) if beam else 1]]
-    why = "fits the question best" if most else "has no word of the question"
-    return _json(prompt, notes=f"Summary {order[0]} {why}.", action=chosen)
+    found = best(able, prompt.query, int(beam[1]) if beam else 1)
+    # A summary leaves much out: while few of its parts were read, one may still have it.
+    if not found and "-1" in moves and 2 * len(able) < len(said):
+        return _json(prompt, notes="No summary that is left has a word of it.", action=["-1"])
+    chosen = [str(one.at[0]) for one in found or able[:1]]
+    why = "fits the question best" if found else "has no word of the question"
+    return _json(prompt, notes=f"Summary {chosen[0]} {why}.", action=chosen)
 
 
 def _leaf(prompt: Prompt) -> str:
     held = close_words(passages([(0, prompt.text("TEXT"))]), prompt.query)
-    asked, answer = wanted(prompt.query), _read(prompt)
+    asked, answer = wanted(prompt.query), _found(prompt, "TEXT")
     why = f"Close together, the text has {len(held)} of the question's {len(asked)} words."
     # What is asked of number 1203 no other number answers. Digits alone may be words of options.
     numbers = set() if prompt.options else {one for one in asked if re.search(r"\d{2}", one)}
-    if answer == NO_ANSWER or len(held) < ENOUGH * len(asked) or not numbers <= held:
+    if not answer or len(held) < ENOUGH * len(asked) or not numbers <= held:
         return _json(prompt, notes=why, action="-1", answer="")
     return _json(prompt, notes=why, action="-2", answer=answer)
 
@@ -269,31 +261,28 @@ def _browse(prompt: Prompt) -> str:
     """Returns what is done with a piece, or with all notes, and what they say."""
     said = passages(prompt.numbered("TEXT") or prompt.numbered("NOTES"))
     share = len(close_words(said, prompt.query)) / max(len(wanted(prompt.query)), 1)
-    # It searches at the beginning of the log, since it does not remember that it has searched.
-    is_first = bool(said) and said[0].at == (1,)
-    barred = () if is_first else (BrowseAction.RETRIEVE,)
-    offers = [one for one in offered(prompt.instructions) if one not in barred] or [*barred]
-    action = next((one for one, least in _WISHES if one in offers and share >= least), offers[0])
-    texts, found = list[str](), list[Passage]()
+    offers = [one for one in _WISHES if one[0] in offered(prompt.instructions)]
+    if len(offers) > 1 and (not said or said[0].at != (1,)):
+        # It searches at the beginning of the log, since it does not remember that it has searched.
+        offers = [one for one in offers if one[0] is not BrowseAction.RETRIEVE]
+    action, _, most = next((one for one in offers if share >= one[1]), offers[0])
+    found = best(said, prompt.query, most)
+    if most and not found and 'text is ""' not in prompt.instructions:
+        # Where it may not pass a piece it takes its beginning.
+        found = said[:1]
+    texts = [one.text for one in found]
+    if action is BrowseAction.MERGE:
+        texts[:0] = [one for text in prompt.texts("NOTES") for one in sentences(text)]
     if action is BrowseAction.RETRIEVE:
         texts = [prompt.query.rpartition("\nLook for: ")[2]]
-    elif action is not BrowseAction.MOVE:
-        most = {BrowseAction.ANSWER: SHORT, BrowseAction.AGGREGATION: LONG}.get(action, NOTE)
-        # Where it may not pass a piece it takes its beginning.
-        may_be_empty = 'text is ""' in prompt.instructions
-        found = best(said, prompt.query, most) or ([] if may_be_empty else said[:1])
-        texts = [one.text for one in found]
-        if action is BrowseAction.MERGE:
-            texts[:0] = [one for text in prompt.texts("NOTES") for one in sentences(text)]
-        texts = _fitting(list(dict.fromkeys(texts)), prompt.limit, prompt.query)
+    text = " ".join(_fitting(list(dict.fromkeys(texts)), prompt.limit, prompt.query))
     quotes = [{"chunk": one.at[0], "words": one.text} for one in found]
     sources = sorted({int(one.at[0]) for one in found})
-    reply = {"action": SAID[action], "text": " ".join(texts)}
-    return _json(prompt, **reply, quotes=quotes, sources=sources)
+    return _json(prompt, action=SAID[action], text=text, quotes=quotes, sources=sources)
 
 
 #: What answers each template, by its name without its version.
-REPLIES = {
+REPLIES: dict[str, Callable[[Prompt], str]] = {
     **dict.fromkeys(("prism.revise", "prism.revise-focused"), revise),
     # It repeats nothing that it has noted: there is nothing to tidy.
     **dict.fromkeys(("prism.consolidate", "prism.consolidate-part"), lambda _: '{"changes": []}'),
@@ -312,5 +301,5 @@ REPLIES = {
     "tree.leaf": _leaf,
     "tree.merge": _merge,
     "browse.understand": _understand,
-    "baseline.read": _read,
+    "baseline.read": lambda prompt: _found(prompt, "TEXT") or NO_ANSWER,
 }

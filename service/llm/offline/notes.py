@@ -18,7 +18,7 @@ from service.domain.prompting.cutting import shortened
 from service.domain.values.json_values import Json, canonical, restore
 from service.domain.values.paths import Path
 from service.llm.offline.choosing import DEFINITION, Passage, passage
-from service.llm.offline.filler import Filler
+from service.llm.offline.filler import fill
 from service.llm.offline.prompt import Prompt
 from service.llm.offline.texts import Topic, name_words, sections, terms
 
@@ -46,12 +46,12 @@ def revise(prompt: Prompt) -> str:
         held = _placed(held, steps, value)
     is_part = any(steps for steps, _ in shown)
     may_update = '"update" for a path' in prompt.instructions
-    filler = Filler(to_json_schema(parse_source(prompt.plain("SCHEMA"))))
+    schema = to_json_schema(parse_source(prompt.plain("SCHEMA")))
     changes: list[Json] = []
     # A NUL can be in a text and not in a memory.
     text = "\n\n".join(prompt.texts("TEXT")).replace("\0", " ")
     for topic in topics(text, prompt.plain("TASK").replace("It serves this question:", "")):
-        merged = _merged(held, filler.fill(filler.schema, "", topic), topic.name)
+        merged = _merged(held, fill(schema, schema, "", topic), topic.name)
         for at, op, value in _changes(held, merged, may_update and not is_part):
             if may_update or op is not Op.UPDATE:
                 changes.append({"op": op.value, "path": str(Path(at)), "value": canonical(value)})
@@ -90,15 +90,11 @@ def _changes(
         yield at, Op.ADD if held is None else Op.UPDATE, new
 
 
-def leaves(prompt: Prompt) -> list[Passage]:
-    """Returns the texts and numbers of a memory with their paths."""
-    return [one for steps, value in entries(prompt) for one in _leaves(value, steps)]
-
-
-def _leaves(value: Json, at: Steps) -> Iterator[Passage]:
+def leaves(value: Json, at: Steps) -> Iterator[Passage]:
+    """Yields the texts and numbers of a part of a memory with their paths."""
     if isinstance(value, dict | list):
         for step, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(child, (*at, step))
+            yield from leaves(child, (*at, step))
     elif value not in (None, "", PLACEHOLDER):
         yield passage(str(value), *at, keys=[step for step in at if isinstance(step, str)])
 
@@ -129,12 +125,11 @@ def _placed(held: Any, steps: Steps, value: Json) -> Any:
 
 def topics(text: str, guidance: str) -> list[Topic]:
     """Returns what a text says about a few things; sentences with words of `guidance` first."""
-    wanted = set(terms(guidance))
     parts = sections(text)
     named = [part for part in parts if part.name and part.sentences]
     loose = [one for part in parts if not part.name for one in part.sentences]
     return [
-        Topic(_key(one.name), _salient(one.sentences, set(terms(one.name)), wanted))
+        Topic(_key(one.name), _salient(one, guidance))
         for one in [*named, *_loose_topics(loose)][:MAX_TOPICS]
     ]
 
@@ -160,15 +155,15 @@ def _loose_topics(said: Sequence[str]) -> Iterator[Topic]:
         yield Topic(" ".join(word for word, _ in words.most_common(2)), tuple(said))
 
 
-def _salient(said: Sequence[str], subject: set[str], wanted: set[str]) -> tuple[str, ...]:
+def _salient(topic: Topic, guidance: str) -> tuple[str, ...]:
     """Returns the best sentences in the order of the text, each once."""
-    said = list(dict.fromkeys(shortened(one, SENTENCE_CHARACTERS, len) for one in said))
+    said = [*dict.fromkeys(shortened(one, SENTENCE_CHARACTERS, len) for one in topic.sentences)]
+    subject, wanted = set(terms(topic.name)), set(terms(guidance))
 
     def salience(number: int) -> float:
-        held, one = set(terms(said[number])), said[number]
-        is_whole = one.rstrip("\"')]").endswith((".", "!", "?"))
-        fits = 1.5 * len(held & subject) + len(held & wanted) + 2.0 * bool(DEFINITION.match(one))
-        return fits - number / len(said) - 2.0 * (not is_whole)
+        held, is_whole = set(terms(said[number])), said[number].rstrip("\"')]")[-1:] in ".!?"
+        worth = 1.5 * len(held & subject) + len(held & wanted) - number / len(said)
+        return worth + 2 * (is_whole + bool(DEFINITION.match(said[number])))
 
     best = sorted(range(len(said)), key=salience, reverse=True)[:MAX_NEW_SENTENCES]
     return tuple(said[number] for number in sorted(best))
