@@ -55,7 +55,7 @@ def known() -> frozenset[str]:
 
 
 def upgrade(url: URL) -> tuple[str | None, str]:
-    """Brings the database at `url` (SQLAlchemy form) to the newest revision.
+    """Upgrades the database at `url` (SQLAlchemy form) to the newest revision.
 
     Returns the revisions before and after. Concurrent calls wait for each other. A revision that
     this code does not know is a newer release's, and stays: this one works on it. Raises
