@@ -159,7 +159,7 @@ def _tree(text: str) -> bool:
     if isinstance(merge, moves.NavigationAnswer) and not set(merge.sources) <= {0, 1, 2}:
         raise Broken("sources are answers")
     for one in (made, leaf, merge):
-        if isinstance(one, moves.Unreadable) and not one.reason:
+        if isinstance(one, moves.Unreadable) and not one.text:
             raise Broken("what is unreadable says why")
     return not all(isinstance(one, moves.Unreadable) for one in (made, leaf, merge))
 

@@ -7,37 +7,31 @@ every provider takes. A value is JSON text. What a reply changes is read in
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from service.domain.prism.amendments import Op, Proposal
 from service.domain.prism.schemas.tree import LiteralType, OptionalType, Scalar, Type
 from service.domain.prompting import sections
 from service.domain.prompting.asking import SaidAnswer
+from service.domain.prompting.flows import object_schema
 from service.domain.prompting.literals import whole_value
 from service.domain.prompting.sections import SourcesSection, header
 from service.domain.values.json_values import Json, parse
 
 #: Not to be changed: calls are known by its bytes.
-REPLY_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
+REPLY_SCHEMA = object_schema(
+    {
         "changes": {
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
+            "items": object_schema(
+                {
                     "op": {"type": "string", "enum": [op.value for op in Op]},
                     "path": {"type": "string"},
                     "value": {"type": "string"},
-                },
-                "required": ["op", "path", "value"],
-                "additionalProperties": False,
-            },
+                }
+            ),
         }
-    },
-    "required": ["changes"],
-    "additionalProperties": False,
-}
+    }
+)
 
 _PATHS = SourcesSection(header=header("PATHS?"))
 _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")

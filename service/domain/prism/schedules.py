@@ -45,13 +45,23 @@ class Tokens:
     """What a log's prompts and replies have, by what is paid for it."""
 
     #: At the price of reading the cache, and that of writing it.
-    cached: int
-    written: int
+    cached: int = 0
+    written: int = 0
     #: At the full price of input: chunks, and prefixes that are too short for the cache.
-    fresh: int
-    output: int
+    fresh: int = 0
+    output: int = 0
     #: Folds that were made.
-    folds: int
+    folds: int = 0
+
+    def plus(self, step: LoggedStep, prefix: PrefixTokens, *, folds: bool) -> "Tokens":
+        """Returns these with those of one more step."""
+        return Tokens(
+            cached=self.cached + prefix.cached,
+            written=self.written + prefix.written,
+            fresh=self.fresh + prefix.fresh + step.chunk_tokens,
+            output=self.output + step.output_tokens,
+            folds=self.folds + folds,
+        )
 
     def cost(self, prices: ModelPrices) -> float:
         """Returns the price in full input tokens; times `prices.input_usd` in US dollars."""
@@ -122,17 +132,18 @@ def adaptive(log: StepLog, prices: ModelPrices) -> Tokens:
     """Returns the log under the very policy that the service follows."""
     memory = PrismMemory.load(log.schema, base_json=log.base_json, amendments=(), count=log.count)
     state = FoldState.anew(0)
-    paid = _Paid()
+    paid = Tokens()
     for number, step in enumerate(log.steps):
         cold = step.cold or not number
         sizes = PromptSizes.of(memory, log.task_tokens, state.prompted)
         due = is_due(sizes, state, prices, cold=cold)
         if due:
             memory, state, sizes = _folded(memory, state, prices, sizes, cold=cold)
-        paid.add(step, (folded if due else keeping)(sizes, prices, cold=cold), folds=due)
+        prefix = (folded if due else keeping)(sizes, prices, cold=cold)
+        paid = paid.plus(step, prefix, folds=due)
         state = state.stepped(sizes, prices)
         memory = memory.apply(state.revision, step.amendments)
-    return paid.tokens()
+    return paid
 
 
 def _folded(
@@ -195,14 +206,14 @@ def simulate(
     for number, (text, one) in enumerate(zip(texts, shown, strict=True)):
         for run in runs:
             run.step(number, text, one, log.steps[number])
-    return [run.paid.tokens() for run in runs]
+    return [run.paid for run in runs]
 
 
 class _Run:
     """One plan, step by step."""
 
     def __init__(self, log: StepLog, prices: ModelPrices, folds: Sequence[int]) -> None:
-        self.paid = _Paid()
+        self.paid = Tokens()
         self._prices = prices
         self._folds = frozenset(folds)
         self._task = log.task_tokens
@@ -220,29 +231,6 @@ class _Run:
             kept=kept_tokens(self._base, text, shown.live) if folds else 0,
         )
         parts = (folded if folds else keeping)(sizes, self._prices, cold=shown.cold)
-        self.paid.add(step, parts, folds=folds)
+        self.paid = self.paid.plus(step, parts, folds=folds)
         if folds:
             self._base, self._tokens = text, shown.live
-
-
-class _Paid:
-    """What was paid so far."""
-
-    def __init__(self) -> None:
-        self._cached = self._written = self._fresh = self._output = self._folds = 0
-
-    def add(self, step: LoggedStep, prefix: PrefixTokens, *, folds: bool) -> None:
-        self._cached += prefix.cached
-        self._written += prefix.written
-        self._fresh += prefix.fresh + step.chunk_tokens
-        self._output += step.output_tokens
-        self._folds += folds
-
-    def tokens(self) -> Tokens:
-        return Tokens(
-            cached=self._cached,
-            written=self._written,
-            fresh=self._fresh,
-            output=self._output,
-            folds=self._folds,
-        )

@@ -6,7 +6,7 @@ for; then the flow fails, and says with what. Nothing but a complete reply that 
 ever a success.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
@@ -139,17 +139,6 @@ def numbered(fault: str, tries: int) -> str:
     return fault if tries == 1 else f"{tries} replies to this were no use; of the last one: {fault}"
 
 
-@dataclass(slots=True)
-class _OpenPrompt(Generic[T]):
-    """A prompt that has no reply of use yet."""
-
-    first: ModelRequest
-    ask: ModelRequest
-    tries: int = 0
-    #: Replies that used up their bound.
-    cut: int = 0
-
-
 def usable(
     ask: ModelRequest,
     read: Callable[[str], T],
@@ -164,48 +153,19 @@ def usable(
     room than its ask gives; None: twice as much. `cut_tries`: after so many replies that used
     up their bound it is not asked again, for those who can ask for less.
     """
-    (found,) = yield from all_usable(
-        [(ask, read)], what=what, most_tokens=most_tokens, cut_tries=cut_tries
-    )
-    if isinstance(found, NoUse):
-        raise found
-    return found
-
-
-def all_usable(
-    asks: Sequence[tuple[ModelRequest, Callable[[str], T]]],
-    *,
-    what: str,
-    most_tokens: int | None = None,
-    cut_tries: int = MAX_TRIES,
-) -> Flow[list[T | NoUse]]:
-    """Runs `usable` for prompts that are asked at once; the results are in their order."""
-    found: dict[int, T | NoUse] = {}
-    waiting: dict[int, _OpenPrompt[T]] = {
-        number: _OpenPrompt(first=ask, ask=ask) for number, (ask, _) in enumerate(asks)
-    }
-    while waiting:
-        replies = yield [one.ask for one in waiting.values()]
-        for (number, one), reply in zip(list(waiting.items()), replies, strict=True):
-            one.tries += 1
-            one.cut += THEN[reply.end] is Then.MORE_ROOM
-            try:
-                found[number] = asks[number][1](text_of(reply))
-            except NoUse as error:
-                found[number] = error
-            except Unusable as error:
-                if one.tries < MAX_TRIES and one.cut < cut_tries:
-                    most = (
-                        GROWTH * one.first.max_output_tokens if most_tokens is None else most_tokens
-                    )
-                    again = asked_again(
-                        one.first, reply, str(error), tries=one.tries, most_tokens=most
-                    )
-                    one.ask = replace(again, attempt=one.first.attempt + one.tries)
-                    continue
-                found[number] = _no_use(what, one.tries, reply, str(error))
-            del waiting[number]
-    return [found[number] for number in range(len(asks))]
+    most = GROWTH * ask.max_output_tokens if most_tokens is None else most_tokens
+    asked, tries, cut = ask, 0, 0
+    while True:
+        (reply,) = yield [asked]
+        tries += 1
+        cut += THEN[reply.end] is Then.MORE_ROOM
+        try:
+            return read(text_of(reply))
+        except Unusable as error:
+            if tries == MAX_TRIES or cut == cut_tries:
+                raise _no_use(what, tries, reply, str(error)) from error
+            again = asked_again(ask, reply, str(error), tries=tries, most_tokens=most)
+        asked = replace(again, attempt=ask.attempt + tries)
 
 
 def _no_use(what: str, tries: int, last: ModelReply, fault: str) -> NoUse:

@@ -102,6 +102,16 @@ class ModelRequest:
         return "".join(segment.text for segment in self.segments)
 
 
+def object_schema(parts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the JSON Schema of an object with all of these parts and no others."""
+    return {
+        "type": "object",
+        "properties": parts,
+        "required": list(parts),
+        "additionalProperties": False,
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReply:
     """What a model answered."""

@@ -2,12 +2,18 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from service.domain.answers.citations import best_excerpt
 from service.domain.prompting.asking import NoUse, Unusable, usable
 from service.domain.prompting.ends import End
-from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.flows import (
+    Flow,
+    ModelRequest,
+    Purpose,
+    Segment,
+    SegmentKind,
+    object_schema,
+)
 from service.domain.prompting.marking import marked
 from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
 from service.domain.prompting.thoughts import said
@@ -37,12 +43,7 @@ helpful passage first. For three passages, for example:
 
 """
 
-_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"order": {"type": "array", "items": {"type": "integer"}}},
-    "required": ["order"],
-    "additionalProperties": False,
-}
+_SCHEMA = object_schema({"order": {"type": "array", "items": {"type": "integer"}}})
 _BRACKETED = re.compile(r"\[\s{0,4}(\d{1,4})\s{0,4}\]")
 _NUMBER = re.compile(r"(?<![\d.])\d{1,4}(?!\d)")
 #: The number of a line of a list, before what the line says.

@@ -6,7 +6,6 @@ has all of it, and so has the prompt that compresses it.
 
 from dataclasses import replace
 
-from service.domain.log.chunks import Chunk
 from service.domain.prompting.cutting import largest
 from service.domain.prompting.fitting import MAX_CUTS, Count, share_of
 from service.domain.prompting.tokens import estimate_tokens
@@ -67,13 +66,9 @@ def _cut(step: SizedStep, tokens: int, count: Count) -> SizedStep:
         if excess <= 0:
             break
         part = getattr(chunk, name)
-        chunk = _with(chunk, name, without_middle(part, max(count(part) - excess, 0), count))
+        shorter = without_middle(part, max(count(part) - excess, 0), count)
+        chunk = replace(chunk, **{name: shorter})  # type: ignore[arg-type]
     return SizedStep.of(replace(step.logged, chunk=chunk))
-
-
-def _with(chunk: Chunk, name: str, text: str) -> Chunk:
-    parts = {one: getattr(chunk, one) for one in _PARTS}
-    return replace(chunk, **{**parts, name: text})
 
 
 def without_middle(text: str, tokens: int, count: Count) -> str:

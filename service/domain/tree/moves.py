@@ -7,8 +7,10 @@ guessed: it is unreadable, with a reason for the next prompt.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 from service.domain.answers.options import chosen_option
+from service.domain.answers.trajectory import Action
 from service.domain.prompting.asking import Unusable
 from service.domain.prompting.no_answers import says_none
 from service.domain.tree.reply_parts import TreeReplyParts, numbers_of, said_answer, split_reply
@@ -23,6 +25,8 @@ ANSWER = -2
 class Enter:
     """Down, to children by their numbers, the most promising first."""
 
+    action: ClassVar = Action.ENTER
+    text: ClassVar = ""
     targets: tuple[int, ...]
     reasoning: str = ""
 
@@ -31,6 +35,8 @@ class Enter:
 class Revert:
     """Back up."""
 
+    action: ClassVar = Action.REVERT
+    text: ClassVar = ""
     reasoning: str = ""
 
 
@@ -38,6 +44,7 @@ class Revert:
 class NavigationAnswer:
     """An answer; with options it is one of them, word for word."""
 
+    action: ClassVar = Action.ANSWER
     text: str
     reasoning: str = ""
     #: Numbers of the answers that a merge rests on; empty when it does not say.
@@ -48,8 +55,13 @@ class NavigationAnswer:
 class Unreadable:
     """No move."""
 
+    action: ClassVar = Action.INVALID
+    reasoning: ClassVar = ""
     #: Why, in a sentence for the model. Of our own words only: it stands in a prompt.
-    reason: str
+    text: str
+
+
+Move = Enter | Revert | NavigationAnswer | Unreadable
 
 
 def read_triage(
@@ -70,7 +82,7 @@ def read_triage(
         if len(numbers) > beam:
             raise Unusable(_too_many(beam))
     except Unusable as unclear:
-        return Unreadable(reason=str(unclear))
+        return Unreadable(text=str(unclear))
     return Enter(targets=numbers, reasoning=parts.reasoning)
 
 
@@ -89,7 +101,7 @@ def read_leaf(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Rev
             return Revert(reasoning=parts.reasoning)
         text = _answer(parts, options)
     except Unusable as unclear:
-        return Unreadable(reason=str(unclear))
+        return Unreadable(text=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
 
@@ -109,7 +121,7 @@ def read_merge(
         if any(not 0 <= number < answers for number in sources):
             raise Unusable(f"its sources are no numbers of answers: those are 0 to {answers - 1}")
     except Unusable as unclear:
-        return Unreadable(reason=str(unclear))
+        return Unreadable(text=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning, sources=sources)
 
 
@@ -119,7 +131,7 @@ def read_guess(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Un
         parts = split_reply(reply)
         text = _answer(parts, options)
     except Unusable as unclear:
-        return Unreadable(reason=str(unclear))
+        return Unreadable(text=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
 

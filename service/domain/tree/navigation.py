@@ -14,15 +14,10 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from service.domain.answers.options import likeliest, normal
-from service.domain.answers.trajectory import (
-    Action,
-    Emit,
-    Event,
-    EventKind,
-    NoAnswer,
-)
+from service.domain.answers.trajectory import Action, Emit, EventKind, NoAnswer
 from service.domain.prompting.asking import NoUse, check_refused, fault_of_end
 from service.domain.prompting.cutting import cut_back
 from service.domain.prompting.ends import End
@@ -32,6 +27,7 @@ from service.domain.prompting.thoughts import said
 from service.domain.tree.exploring import Exploration, VisitedNode
 from service.domain.tree.moves import (
     Enter,
+    Move,
     NavigationAnswer,
     Revert,
     Unreadable,
@@ -49,8 +45,6 @@ __all__ = ["MAX_ATTEMPTS", "TextTooLong", "TreeQuestion", "navigate"]
 
 #: Replies in a row that may be unreadable, at one node.
 MAX_ATTEMPTS = 3
-
-_Move = Enter | Revert | NavigationAnswer | Unreadable
 
 
 def navigate(
@@ -272,10 +266,10 @@ class _Navigation:
             may_revert=spot.parent is not None,
         )
 
-    def _read(self, spot: VisitedNode, reply: ModelReply) -> _Move:
+    def _read(self, spot: VisitedNode, reply: ModelReply) -> Move:
         fault = fault_of_end(reply)
         if fault is not None:
-            return Unreadable(reason=fault)
+            return Unreadable(text=fault)
         if spot.view.is_leaf:
             return read_leaf(reply.text, options=self.question.options)
         return read_triage(
@@ -286,10 +280,10 @@ class _Navigation:
             beam=self.question.beam,
         )
 
-    def _make(self, spot: VisitedNode, move: _Move, reply: ModelReply) -> None:
+    def _make(self, spot: VisitedNode, move: Move, reply: ModelReply) -> None:
         if isinstance(move, Unreadable):
             spot.attempt += 1
-            spot.fault, spot.reply = move.reason, reply
+            spot.fault, spot.reply = move.text, reply
             return
         spot.attempt, spot.fault, spot.reply = 1, "", None
         match move:
@@ -332,15 +326,23 @@ class _Navigation:
                 return None, NoAnswer.STEP_LIMIT
             (reply,) = yield [ask]
             fault = fault_of_end(reply)
-            move = read(reply.text) if fault is None else Unreadable(reason=fault)
+            move = read(reply.text) if fault is None else Unreadable(text=fault)
             leaves = self._cited(move) if isinstance(move, NavigationAnswer) else ()
-            event = self.recorder.merge(move, ask, reply, self.found_leaves, leaves)
-            yield [Emit(event=event)]
+            yield from self._tell(
+                EventKind.MERGE,
+                move.action,
+                shown=self.found_leaves,
+                targets=leaves,
+                reasoning=move.reasoning,
+                text=move.text,
+                ask=ask,
+                reply=reply,
+            )
             if isinstance(move, NavigationAnswer):
                 return move, NoAnswer.NOT_FOUND
             check_refused(reply)
             attempt += 1
-            ask = self.prompts.again(first, reply, move.reason, attempt)
+            ask = self.prompts.again(first, reply, move.text, attempt)
         return None, NoAnswer.UNREADABLE
 
     @property
@@ -401,22 +403,8 @@ class _Navigation:
         known = [*(about or [self.root.view.summary]), *self.findings]
         return [one for one in known if one.strip()]
 
-    def _tell(
-        self,
-        kind: EventKind,
-        action: Action,
-        *,
-        spot: VisitedNode | None = None,
-        shown: tuple[str, ...] = (),
-        targets: tuple[str, ...] = (),
-        text: str = "",
-        ask: ModelRequest | None = None,
-        reply: ModelReply | None = None,
-    ) -> FetchingFlow[None]:
-        event: Event = self.recorder.event(
-            kind, action, spot=spot, shown=shown, targets=targets, text=text, ask=ask, reply=reply
-        )
-        yield [Emit(event=event)]
+    def _tell(self, kind: EventKind, action: Action, **said: Any) -> FetchingFlow[None]:
+        yield [Emit(event=self.recorder.event(kind, action, **said))]
 
 
 def _shortened(reply: ModelReply) -> str:

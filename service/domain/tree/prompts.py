@@ -7,7 +7,6 @@ do its marks: it may stand in a segment that other questions begin with.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.options import letter_of
@@ -26,6 +25,7 @@ from service.domain.tree import wording
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
 from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.tree.wording import Role
 from service.domain.values.memory_specs import ReplyFormat
 
 #: Tokens that a reply may have at most, thoughts before it included; never more than a
@@ -35,21 +35,6 @@ MOVE_OUTPUT_TOKENS = 2048
 THOUGHT_TOKENS = 1024
 #: The working memory gets one part in so many of a prompt's room, where not all fits.
 NOTES_SHARE = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Role:
-    """A prompt that asks for a move."""
-
-    template: str
-    #: The JSON Schema of its replies, by whether they say why.
-    schema: Callable[[bool], dict[str, Any]]
-
-
-_TRIAGE = _Role(template=wording.TRIAGE, schema=wording.triage_schema)
-_LEAF = _Role(template=wording.LEAF, schema=wording.leaf_schema)
-_MERGE = _Role(template=wording.MERGE, schema=wording.merge_schema)
-_GUESS = _Role(template=wording.GUESS, schema=wording.guess_schema)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,18 +76,19 @@ class NavigationPrompts:
         may_revert: bool,
     ) -> ModelRequest:
         """Asks which of a node's children to look into; `closed` are the numbers of those read."""
+        role = wording.triage(self.question.beam)
         free = tuple(number for number in range(len(children)) if number not in closed)
 
         def build(summaries: Sequence[str], notes: str = notes) -> tuple[Segment, ...]:
             return (
-                self._triage_task(),
+                self._task(role),
                 *self._summaries(view, children, summaries),
                 *self._notes(notes),
                 self._last(
                     _read_lines(closed),
                     self._question_lines(),
                     _moves_lines(free, may_revert),
-                    wording.closing(),
+                    wording.CLOSING,
                 ),
             )
 
@@ -110,26 +96,26 @@ class NavigationPrompts:
         if prompt_tokens(build(shown), self.count) > self._room:
             notes = cut_to(notes, max(self._room, 0) // NOTES_SHARE, self.count)
             shown = fitted(lambda cut: build(cut, notes), shown, self._room, self.count)
-        return self._ask(_TRIAGE, build(shown, notes))
+        return self._ask(role, build(shown, notes))
 
     def leaf(self, view: NodeView, text: str, *, notes: str) -> ModelRequest:
         """Returns whether a leaf's text has the answer, and which."""
 
         def build(notes: str) -> tuple[Segment, ...]:
             return (
-                self._task(wording.leaf_task(reasoning=self.spec.reasoning)),
+                self._task(wording.LEAF),
                 _base("[TEXT]\n" + self._marked(text), lasting=view.is_stored),
                 *self._notes(notes),
                 self._last(
                     self._question_lines(),
                     self._options_lines(),
                     "[MOVES]\n-2, -1\n",
-                    wording.closing(),
+                    wording.CLOSING,
                 ),
             )
 
         notes = self._notes_beside(build, view, text, notes)
-        return self._ask(_LEAF, build(notes))
+        return self._ask(wording.LEAF, build(notes))
 
     def _notes_beside(
         self, build: Callable[[str], tuple[Segment, ...]], view: NodeView, text: str, notes: str
@@ -159,7 +145,7 @@ class NavigationPrompts:
             shown = "".join(self._marked(note) for note in notes)
             size = f"[SIZE]\nThe notes may have at most {limit} tokens.\n"
             return (
-                Segment(kind=SegmentKind.TASK, text=wording.remember_task()),
+                Segment(kind=SegmentKind.TASK, text=wording.REMEMBER_TASK),
                 Segment(kind=SegmentKind.CHUNK, text="[NOTES]\n" + shown, reusable=False),
                 self._last(self._question_lines(), size),
             )
@@ -181,16 +167,16 @@ class NavigationPrompts:
                 f"Answer {number}:\n{self._marked(one)}" for number, one in enumerate(words)
             )
             return (
-                self._task(wording.merge_task(reasoning=self.spec.reasoning)),
+                self._task(wording.MERGE),
                 self._last(
                     self._question_lines(),
                     self._options_lines(),
                     f"[ANSWERS]\n{shown}",
-                    wording.closing(),
+                    wording.CLOSING,
                 ),
             )
 
-        return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)))
+        return self._ask(wording.MERGE, build(fitted(build, words, self._room, self.count)))
 
     def guess(self, notes: Sequence[str]) -> ModelRequest:
         """Asks which option is the likeliest, where no text gave the answer."""
@@ -198,16 +184,16 @@ class NavigationPrompts:
         def build(notes: Sequence[str]) -> tuple[Segment, ...]:
             shown = "".join(map(self._marked, notes))
             return (
-                self._task(wording.guess_task(reasoning=self.spec.reasoning)),
+                self._task(wording.GUESS),
                 self._last(
                     f"[NOTES]\n{shown}",
                     self._question_lines(),
                     self._options_lines(),
-                    wording.closing(),
+                    wording.CLOSING,
                 ),
             )
 
-        return self._ask(_GUESS, build(fitted(build, notes, self._room, self.count)))
+        return self._ask(wording.GUESS, build(fitted(build, notes, self._room, self.count)))
 
     def again(self, ask: ModelRequest, reply: ModelReply, fault: str, attempt: int) -> ModelRequest:
         """Returns the prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
@@ -219,23 +205,18 @@ class NavigationPrompts:
         bound = max(min(asked.max_output_tokens, free), 1)
         return replace(asked, max_output_tokens=bound, attempt=attempt - 1)
 
-    def _ask(self, role: _Role, segments: tuple[Segment, ...]) -> ModelRequest:
+    def _ask(self, role: Role, segments: tuple[Segment, ...]) -> ModelRequest:
         by_schema = self.spec.reply_format is not ReplyFormat.TEXT
         return ModelRequest(
             purpose=Purpose.NAVIGATE,
             template=role.template,
             segments=segments,
             max_output_tokens=self._output_tokens,
-            reply_schema=role.schema(self.spec.reasoning) if by_schema else None,
+            reply_schema=role.schema(reasoning=self.spec.reasoning) if by_schema else None,
         )
 
-    def _triage_task(self) -> Segment:
-        return self._task(
-            wording.triage_task(reasoning=self.spec.reasoning, beam=self.question.beam)
-        )
-
-    def _task(self, text: str) -> Segment:
-        return Segment(kind=SegmentKind.TASK, text=text)
+    def _task(self, role: Role) -> Segment:
+        return Segment(kind=SegmentKind.TASK, text=role.task(reasoning=self.spec.reasoning))
 
     def _summaries(
         self, view: NodeView, children: Sequence[NodeView], summaries: Sequence[str]

@@ -6,7 +6,7 @@ from typing import Any
 from service.domain.answers.trajectory import Action, Event, EventKind, EventSequence, NoAnswer
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.tree.exploring import VisitedNode
-from service.domain.tree.moves import Enter, NavigationAnswer, Revert, Unreadable
+from service.domain.tree.moves import Enter, Move, Revert, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,13 +64,7 @@ class NavigationRecorder:
         """The counts of the events so far."""
         return replace(self._statistics, leaves_read=len(self._read), text_tokens=self.text_tokens)
 
-    def move(
-        self,
-        spot: VisitedNode,
-        move: Enter | Revert | NavigationAnswer | Unreadable,
-        ask: ModelRequest,
-        reply: ModelReply,
-    ) -> Event:
+    def move(self, spot: VisitedNode, move: Move, ask: ModelRequest, reply: ModelReply) -> Event:
         """Returns the event of a reply at a node."""
         is_leaf = spot.view.is_leaf
         if is_leaf:
@@ -82,33 +76,12 @@ class NavigationRecorder:
             targets = tuple(spot.view.children[number] for number in move.targets)
         return self.event(
             EventKind.LEAF if is_leaf else EventKind.TRIAGE,
-            _action(move),
+            move.action,
             spot=spot,
             shown=spot.view.children,
             targets=targets,
-            reasoning="" if isinstance(move, Unreadable) else move.reasoning,
-            text=_text(move),
-            ask=ask,
-            reply=reply,
-        )
-
-    def merge(
-        self,
-        move: NavigationAnswer | Unreadable,
-        ask: ModelRequest,
-        reply: ModelReply,
-        shown: tuple[str, ...],
-        targets: tuple[str, ...],
-    ) -> Event:
-        """The event of a reply that chose among the answers of the leaves `shown`, or, with none,
-        among the options."""
-        return self.event(
-            EventKind.MERGE,
-            _action(move),
-            shown=shown,
-            targets=targets,
-            reasoning="" if isinstance(move, Unreadable) else move.reasoning,
-            text=_text(move),
+            reasoning=move.reasoning,
+            text=move.text,
             ask=ask,
             reply=reply,
         )
@@ -144,25 +117,3 @@ def _place(spot: VisitedNode) -> dict[str, Any]:
         "to_position": view.end.last_position,
         "depth": spot.depth,
     }
-
-
-def _action(move: Enter | Revert | NavigationAnswer | Unreadable) -> Action:
-    match move:
-        case Enter():
-            return Action.ENTER
-        case Revert():
-            return Action.REVERT
-        case NavigationAnswer():
-            return Action.ANSWER
-        case Unreadable():
-            return Action.INVALID
-
-
-def _text(move: Enter | Revert | NavigationAnswer | Unreadable) -> str:
-    match move:
-        case NavigationAnswer():
-            return move.text
-        case Unreadable():
-            return move.reason
-        case Enter() | Revert():
-            return ""

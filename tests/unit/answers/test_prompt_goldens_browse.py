@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.domain.answers.browse.pieces import ChunkPart
-from service.domain.answers.browse.prompts import CLOSING, BrowsePrompts, ShownNote
+from service.domain.answers.browse.prompts import CLOSING, BrowsePrompts, noted
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest
@@ -23,8 +23,8 @@ PARTS = [
     ChunkPart(position=8, from_character=0, text="Ben left at dawn."),
 ]
 NOTES = [
-    ShownNote(from_position=1, to_position=3, text="Dora left in May."),
-    ShownNote(from_position=7, to_position=8, text="Ben left at dawn."),
+    noted("Dora left in May.", 1, 3),
+    noted("Ben left at dawn.", 7, 8),
 ]
 READ = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
 MOVE = BrowseAction.MOVE

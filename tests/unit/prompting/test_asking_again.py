@@ -10,7 +10,6 @@ from service.domain.prompting.asking import (
     NoUse,
     Then,
     Unusable,
-    all_usable,
     usable,
 )
 from service.domain.prompting.ends import End
@@ -118,22 +117,6 @@ def test_a_refused_text_is_not_asked_about_again(end: End) -> None:
     with pytest.raises(NoUse, match="refused the text: I cannot; skip the text") as caught:
         run(usable(ASK, number, what="number"), [reply("7", end, "I cannot")])
     assert caught.value.end is end
-
-
-def test_each_of_many_is_asked_for_again_by_itself() -> None:
-    flow = all_usable([(ASK, number)] * 4, what="number")
-    found, asks = run(
-        flow,
-        [
-            *(reply("1"), reply("two"), reply("", End.REFUSAL), reply("four")),
-            *(reply("2"), reply("four")),
-            reply("four"),
-        ],
-    )
-    assert isinstance(found, list)
-    assert found[:2] == [1, 2]
-    assert [type(one) for one in found[2:]] == [NoUse, NoUse]
-    assert len(asks) == 4 + 2 + 1
 
 
 @pytest.mark.parametrize("end", [End.LENGTH, End.THINKING])

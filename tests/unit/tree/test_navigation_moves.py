@@ -108,7 +108,7 @@ def test_a_clear_choice_is_read(reply: str) -> None:
 def test_what_is_not_clear_is_not_guessed(reply: str, why: str) -> None:
     move = triage(reply)
     assert isinstance(move, Unreadable), move
-    assert why in move.reason
+    assert why in move.text
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_going_back_is_read(reply: str) -> None:
     assert isinstance(triage(reply), Revert)
     at_root = triage(reply, may_revert=False)
     assert isinstance(at_root, Unreadable)
-    assert "-1 is not open here" in at_root.reason
+    assert "-1 is not open here" in at_root.text
 
 
 def test_what_was_said_before_the_action_is_the_reasoning() -> None:
@@ -151,7 +151,7 @@ def test_with_a_beam_it_may_name_several(reply: str, targets: tuple[int, ...]) -
     assert isinstance(move, Enter), move
     assert move.targets == targets
     more = triage("Action: 0, 1, 2", beam=2)
-    assert more == Unreadable(reason="give at most 2 numbers")
+    assert more == Unreadable(text="give at most 2 numbers")
     assert isinstance(triage("Action: 2, 3", beam=2), Unreadable)
 
 
@@ -196,7 +196,7 @@ def test_an_answer_is_read(reply: str, answer: str) -> None:
 def test_an_answer_that_is_not_clear_is_not_guessed(reply: str, why: str) -> None:
     move = read_leaf(reply, options=())
     assert isinstance(move, Unreadable), move
-    assert why in move.reason
+    assert why in move.text
 
 
 def test_a_leaf_can_be_left_whatever_stands_for_the_answer() -> None:

@@ -28,7 +28,7 @@ from service.domain.answers.browse.spec import (
     ReadingOrder,
     without_understanding,
 )
-from service.domain.answers.browse.understanding import Understood, choosable, exchanges
+from service.domain.answers.browse.understanding import choosable, understand
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES
 from service.domain.prompting.fitting import Count
@@ -88,7 +88,7 @@ def _understand(reading: BrowseRun) -> FetchingFlow[BrowseOption]:
     attempts = min(MAX_TRIES, reading.calls_left - LEFT_CALLS)
     if not wanted or not allowed or attempts < 1:
         return without_understanding(request)
-    understood: Understood = yield from exchanges(reading.prompts, allowed, attempts)
+    understood = yield from understand(reading.prompts, allowed, attempts)
     reading.calls += len(understood.exchanges)
     result = understood.result
     for one in understood.exchanges:

@@ -56,16 +56,6 @@ CLOSING = (BrowseAction.ANSWER, BrowseAction.AGGREGATION)
 _OFFERED = tuple(one for one in BrowseAction if one is not BrowseAction.TASK_UNDERSTANDING)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShownNote:
-    """A note as a prompt shows it."""
-
-    #: The first and the last chunk that it may be from.
-    from_position: int
-    to_position: int
-    text: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class BrowsePrompts:
     """Makes the prompts of one question, each within the window. All raise TextTooLong."""
@@ -211,10 +201,13 @@ class BrowsePrompts:
         self,
         offers: Sequence[BrowseAction],
         *,
-        notes: Sequence[ShownNote] = (),
+        notes: Sequence[str] = (),
         parts: Sequence[ChunkPart] = (),
     ) -> ModelRequest:
-        """Asks for the answer, from notes or from the best pieces; `offers` are of CLOSING."""
+        """Asks for the answer, from notes or from the best pieces; `offers` are of CLOSING.
+
+        `notes` are as `noted` shows them.
+        """
         return self._ask(
             wording.CLOSE if notes else wording.READ,
             wording.close_task(offers, from_notes=bool(notes)),
@@ -225,7 +218,7 @@ class BrowsePrompts:
             find_text=replies.TextFinder(offers=()),
         )
 
-    def condense(self, notes: Sequence[ShownNote]) -> ModelRequest:
+    def condense(self, notes: Sequence[str]) -> ModelRequest:
         """Asks for one note made of several."""
         return self._ask(
             wording.CONDENSE,
@@ -239,7 +232,7 @@ class BrowsePrompts:
         self,
         options: Sequence[str],
         *,
-        notes: Sequence[ShownNote] = (),
+        notes: Sequence[str] = (),
         parts: Sequence[ChunkPart] = (),
     ) -> ModelRequest:
         """Asks for the likeliest of at most 26 options, where nothing that was read says it."""
@@ -266,7 +259,7 @@ class BrowsePrompts:
         again = asked_again(first, reply, fault, tries=tries, most_tokens=spare)
         return replace(again, attempt=tries)
 
-    def _held(self, notes: Sequence[ShownNote], parts: Sequence[ChunkPart]) -> list[Segment]:
+    def _held(self, notes: Sequence[str], parts: Sequence[ChunkPart]) -> list[Segment]:
         if notes or not parts:
             return self._notes(_numbered(notes))
         return [Segment(kind=SegmentKind.CHUNK, text=self._text(parts), reusable=False)]
@@ -319,11 +312,13 @@ class BrowsePrompts:
         return ask
 
 
-def _numbered(notes: Sequence[ShownNote]) -> str:
-    return "\n".join(
-        f"Note {number} [{note.from_position}-{note.to_position}]:\n{note.text}"
-        for number, note in enumerate(notes, 1)
-    )
+def _numbered(notes: Sequence[str]) -> str:
+    return "\n".join(f"Note {number} {note}" for number, note in enumerate(notes, 1))
+
+
+def noted(text: str, from_position: int, to_position: int) -> str:
+    """Returns a note as prompts show it, with the chunks that it may be from."""
+    return f"[{from_position}-{to_position}]:\n{text}"
 
 
 def window_of(request: BrowseRequest, window_tokens: int) -> int:

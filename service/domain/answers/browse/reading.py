@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece, Span
-from service.domain.answers.browse.prompts import BrowsePrompts, ShownNote, held_to
+from service.domain.answers.browse.prompts import BrowsePrompts, held_to, noted
 from service.domain.answers.browse.quoting import best_fitting, best_span, spans_of
 from service.domain.answers.browse.replies import PieceReply, read_piece
 from service.domain.answers.browse.spec import (
@@ -18,7 +18,7 @@ from service.domain.answers.browse.spec import (
     QuerySubject,
     ReadingOrder,
 )
-from service.domain.answers.trajectory import Action, Emit, Event, EventKind, EventSequence
+from service.domain.answers.trajectory import Action, Emit, EventKind, EventSequence
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.cutting import largest, shortened
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest
@@ -68,8 +68,8 @@ class Read:
 
 
 @dataclass(kw_only=True, slots=True)
-class BrowseRecorder:
-    """Makes the events of one browsing.
+class BrowseRun:
+    """One browsing under way.
 
     The fields of each event, for exports:
 
@@ -83,29 +83,9 @@ class BrowseRecorder:
       is a guess, or why no reply was of use.
     """
 
-    _events: EventSequence = field(default_factory=EventSequence)
-
-    def event(
-        self, kind: EventKind, action: Action, *, frame: Frame | None = None, **said: Any
-    ) -> Event:
-        """Returns the next event, at a piece if one is given; `said` are its further fields."""
-        if frame is not None:
-            said |= {
-                "node_id": frame.piece_id,
-                "from_position": frame.from_position,
-                "to_position": frame.to_position,
-            }
-        return self._events.add(kind, action, **said)
-
-
-@dataclass(kw_only=True, slots=True)
-class BrowseRun:
-    """One browsing under way."""
-
     prompts: BrowsePrompts
     request: BrowseRequest
     frames: Sequence[Frame]
-    recorder: BrowseRecorder = field(default_factory=BrowseRecorder)
     order: ReadingOrder = ReadingOrder.FORWARD
     #: None: without task understanding.
     subject: QuerySubject | None = None
@@ -122,6 +102,7 @@ class BrowseRun:
     cause: str = ""
     #: Pieces that retrieval has named and that are none of `frames`, by number.
     _others: dict[int, Frame] = field(default_factory=dict)
+    _events: EventSequence = field(default_factory=EventSequence)
 
     @property
     def searched(self) -> str:
@@ -175,9 +156,17 @@ class BrowseRun:
         replies = yield asks
         return replies
 
-    def tell(self, kind: EventKind, action: Action, **said: Any) -> FetchingFlow[None]:
-        """Emits the next event."""
-        yield [Emit(event=self.recorder.event(kind, action, **said))]
+    def tell(
+        self, kind: EventKind, action: Action, *, frame: Frame | None = None, **said: Any
+    ) -> FetchingFlow[None]:
+        """Emits the next event, at a piece if one is given; `said` are its further fields."""
+        if frame is not None:
+            said |= {
+                "node_id": frame.piece_id,
+                "from_position": frame.from_position,
+                "to_position": frame.to_position,
+            }
+        yield [Emit(event=self._events.add(kind, action, **said))]
 
     def affordable(self, wanted: int, cost: int, beside: int) -> int:
         """Returns how many of so many pieces may be asked for, so that the answer can be made.
@@ -357,13 +346,13 @@ class BrowseRun:
         spans = read.spans or (best_span(text, read.piece.parts, around=self.prompts.query),)
         return self.noted(text, spans, (read.piece.frame.number,))
 
-    def shown(self, notes: Sequence[Note]) -> list[ShownNote]:
-        """Notes with the chunks that they may be from."""
+    def shown(self, notes: Iterable[Note]) -> list[str]:
+        """Returns notes as prompts show them."""
         return [
-            ShownNote(
-                from_position=min(self.frame(one).from_position for one in note.pieces),
-                to_position=max(self.frame(one).to_position for one in note.pieces),
-                text=note.text,
+            noted(
+                note.text,
+                min(self.frame(one).from_position for one in note.pieces),
+                max(self.frame(one).to_position for one in note.pieces),
             )
             for note in notes
         ]

@@ -5,7 +5,7 @@ allow, the order of reading, and the query in words that fit reading piece by pi
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ from service.domain.answers.browse.spec import (
     Understanding,
 )
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
-from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
 from service.domain.prompting.replies import (
     AFTER_NAME,
@@ -65,29 +64,13 @@ class Understood:
 
 
 def understand(
-    query: str,
-    *,
-    marker_key: bytes,
-    window_tokens: int,
-    count: Count,
-    allowed: frozenset[BrowseOption],
-) -> Flow[Understanding]:
-    """Returns what a query is about, from the query alone; one to three calls, no event.
+    prompts: BrowsePrompts, allowed: frozenset[BrowseOption], attempts: int = MAX_TRIES
+) -> Flow[Understood]:
+    """Returns what a query is about, from the query alone; at most `attempts` calls, no event.
 
-    `allowed` are the options to choose from, at least one. After three unreadable replies
-    it is a fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
+    `allowed` are the options to choose from, at least one. After unreadable replies it is a
+    fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
     """
-    prompts = BrowsePrompts(
-        query=query, window_tokens=window_tokens, marker_key=marker_key, count=count
-    )
-    understood = yield from exchanges(prompts, allowed, MAX_TRIES)
-    return understood.result
-
-
-def exchanges(
-    prompts: BrowsePrompts, allowed: frozenset[BrowseOption], attempts: int
-) -> Generator[Sequence[ModelRequest], Sequence[ModelReply], Understood]:
-    """Runs `understand`, and returns its prompts and replies too; `attempts` is 1 to MAX_TRIES."""
     options = tuple(one for one in CHOSEN if one in allowed) or tuple(sorted(allowed))
     told: list[Exchange] = []
     first = ask = prompts.understand(options)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
+from service.domain.prompting.flows import object_schema
 
 UNDERSTAND = "browse.understand/2"
 PIECE = "browse.piece/2"
@@ -107,12 +108,7 @@ query: what a reader who sees only one piece should look for, in one sentence
 _STRING = {"type": "string"}
 _QUOTES = {
     "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {"chunk": {"type": "integer"}, "words": _STRING},
-        "required": ["chunk", "words"],
-        "additionalProperties": False,
-    },
+    "items": object_schema({"chunk": {"type": "integer"}, "words": _STRING}),
 }
 #: What replies call an action.
 SAID = {
@@ -203,15 +199,15 @@ def understand_task(options: Sequence[BrowseOption]) -> str:
 
 def piece_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
     """Returns the JSON Schema of a reply to a piece's prompt."""
-    return _schema({**_action_schema(offers), "text": _STRING, "quotes": _QUOTES})
+    return object_schema({**_action_schema(offers), "text": _STRING, "quotes": _QUOTES})
 
 
 def close_schema(offers: Sequence[BrowseAction], *, from_notes: bool) -> dict[str, Any]:
     """Returns the JSON Schema of an answer."""
     parts = {**_action_schema(offers), "text": _STRING}
     if from_notes:
-        return _schema({**parts, "sources": {"type": "array", "items": {"type": "integer"}}})
-    return _schema({**parts, "quotes": _QUOTES})
+        return object_schema({**parts, "sources": {"type": "array", "items": {"type": "integer"}}})
+    return object_schema({**parts, "quotes": _QUOTES})
 
 
 def _action_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
@@ -220,18 +216,18 @@ def _action_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
 
 def condense_schema() -> dict[str, Any]:
     """Returns the JSON Schema of a condensed note."""
-    return _schema({"text": _STRING})
+    return object_schema({"text": _STRING})
 
 
 def guess_schema(letters: Sequence[str]) -> dict[str, Any]:
     """Returns the JSON Schema of a choice among options by their letters."""
-    return _schema({"option": _enum(letters)})
+    return object_schema({"option": _enum(letters)})
 
 
 def understand_schema(options: Sequence[BrowseOption]) -> dict[str, Any]:
     """Returns the JSON Schema of an understanding."""
     chosen = {"option": _enum(one.value for one in options)} if len(options) > 1 else {}
-    return _schema(
+    return object_schema(
         {
             "subject": _enum(("fact", "state", "overview", "code")),
             **chosen,
@@ -243,12 +239,3 @@ def understand_schema(options: Sequence[BrowseOption]) -> dict[str, Any]:
 
 def _enum(values: Iterable[str]) -> dict[str, Any]:
     return {"type": "string", "enum": list(values)}
-
-
-def _schema(parts: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": parts,
-        "required": list(parts),
-        "additionalProperties": False,
-    }

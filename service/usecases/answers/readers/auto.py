@@ -1,14 +1,14 @@
 """The automatic reader: chooses a reader, records why, and answers by it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from service.domain.answers.browse.spec import BrowseRequest, Understanding
-from service.domain.answers.browse.understanding import choosable, understand
+from service.domain.answers.browse.prompts import BrowsePrompts
+from service.domain.answers.browse.spec import BrowseRequest
+from service.domain.answers.browse.understanding import Understood, choosable, understand
 from service.domain.answers.choosing import Choice, choose, fallback, obvious
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.prompting.fitting import TextTooLong
-from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.values.memory_specs import MemorySpec, ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
@@ -21,14 +21,6 @@ from storage.memories import memories
 #: Why there is no answer, where the log itself may still have one.
 _MISSED = frozenset({NoAnswer.NOT_FOUND, NoAnswer.STEP_LIMIT, NoAnswer.EMPTY})
 _OF_LOG = frozenset({ReaderName.DCISO, ReaderName.WHOLE})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Understood:
-    """What the question is about, and the calls that it took to know."""
-
-    understanding: Understanding
-    exchanges: tuple[tuple[ModelRequest, ModelReply], ...]
 
 
 class AutoReader:
@@ -66,7 +58,7 @@ class AutoReader:
         choice = obvious(gathered.facts)
         if choice is None:
             understood = await self._understand(item, asked)
-            choice = choose(gathered.facts, understood.understanding)
+            choice = choose(gathered.facts, understood.result)
         chosen = _chosen(choice, asked, gathered, events=1)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             kept = await answers.choose(tx, asked.session_key, asked.answer_id, chosen)
@@ -79,26 +71,18 @@ class AutoReader:
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             return await gather(tx, asked, self._known)
 
-    async def _understand(self, item: WorkItem, asked: StoredAnswer) -> _Understood:
+    async def _understand(self, item: WorkItem, asked: StoredAnswer) -> Understood:
         model = asked.wanted_model or self._kit.config.model
         facts = self._kit.facts(model)
         request = asked.browsing or BrowseRequest()
-        exchanges: list[tuple[ModelRequest, ModelReply]] = []
-
-        async def call(ask: ModelRequest) -> ModelReply:
-            reply = await self._kit.calls.call(item, asked, ask, model)
-            exchanges.append((ask, reply))
-            return reply
-
-        flow = understand(
-            asked.query,
-            marker_key=self._kit.marker_key,
+        prompts = BrowsePrompts(
+            query=asked.query,
             window_tokens=min(request.window_tokens, facts.window_tokens),
+            marker_key=self._kit.marker_key,
             count=facts.count,
-            allowed=choosable(request),
         )
-        understanding = await drive(flow, call)
-        return _Understood(understanding=understanding, exchanges=tuple(exchanges))
+        flow = understand(prompts, choosable(request))
+        return await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
 
     async def _read(
         self, item: WorkItem, asked: StoredAnswer, chosen: Chosen
@@ -177,7 +161,7 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
     )
 
 
-def _event(chosen: Chosen, understood: _Understood | None) -> Event:
+def _event(chosen: Chosen, understood: Understood | None) -> Event:
     """Returns the event of a choice: what, why, and what understanding the question cost."""
     exchanges = understood.exchanges if understood else ()
     said = chosen.reader.value
@@ -193,6 +177,6 @@ def _event(chosen: Chosen, understood: _Understood | None) -> Event:
         targets=(chosen.memory_name,) if chosen.memory_name else (),
         text=f"{said} of {chosen.memory_name}" if chosen.memory_name else said,
         reasoning=chosen.reason,
-        template=exchanges[-1][0].template if exchanges else "",
-        **reply_fields([reply for _, reply in exchanges]),
+        template=exchanges[-1].ask.template if exchanges else "",
+        **reply_fields([one.reply for one in exchanges]),
     )

@@ -1,6 +1,6 @@
 """The pcc reader: answers from a state memory's working context."""
 
-from service.domain.answers.drafting import answer_tokens
+from service.domain.answers.drafting import room_for
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.state import asking as pcc
 from service.domain.state.spec import StateSpec
@@ -71,6 +71,5 @@ async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> W
     found = await chunks.read_ranges(tx, asked.session_key, [(after, head)], most)
     recent = [SizedStep.of(logged) for logged in found.get(after, ())]
     if len(recent) < head - after:
-        room = facts.window_tokens - answer_tokens(facts.window_tokens)
-        raise pcc.too_long(f"more than {most} bytes", room)
+        raise pcc.too_long(f"more than {most} bytes", room_for(facts.window_tokens))
     return WorkingContext(state=state, recent=recent)

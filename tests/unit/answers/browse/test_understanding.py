@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from service.domain.answers.browse.pieces import RankPieces
+from service.domain.answers.browse.prompts import BrowsePrompts
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
     BrowseAction,
@@ -37,15 +38,15 @@ def understood(*replies: str, **changes: Any) -> tuple[Understanding, int]:
         "marker_key": KEY,
         "window_tokens": 4096,
         "count": estimate_tokens,
-        "allowed": OPTIONS,
     }
-    flow = understand(**settled | changes)
+    allowed = changes.pop("allowed", OPTIONS)
+    flow = understand(BrowsePrompts(**settled | changes), allowed)
     next(flow)
     for number, reply in enumerate(replies, 1):
         try:
             flow.send([ModelReply(text=reply, model="m")])
         except StopIteration as end:
-            return end.value, number
+            return end.value.result, number
     raise AssertionError("it goes on asking")
 
 
@@ -103,16 +104,15 @@ def test_a_query_of_several_lines_is_read_to_its_end() -> None:
 
 
 def test_a_query_that_is_refused_is_read_as_a_fact() -> None:
-    flow = understand(
-        "Who left?", marker_key=KEY, window_tokens=4096, count=estimate_tokens, allowed=OPTIONS
+    prompts = BrowsePrompts(
+        query="Who left?", window_tokens=4096, marker_key=KEY, count=estimate_tokens
     )
+    flow = understand(prompts, OPTIONS)
     next(flow)
     with pytest.raises(StopIteration) as end:
         flow.send([ended(End.REFUSAL, "", "no")])
-    assert (end.value.value.subject, end.value.value.option) == (
-        QuerySubject.FACT,
-        BrowseOption.RANK,
-    )
+    found = end.value.value.result
+    assert (found.subject, found.option) == (QuerySubject.FACT, BrowseOption.RANK)
 
 
 def test_a_query_that_became_too_long_stays_as_it_was() -> None:

@@ -11,6 +11,7 @@ from evaluation.baselines.reading import Baseline, Window, carry, read_full
 from evaluation.baselines.texts import Text
 from service.domain.answers import whole
 from service.domain.answers.browse.flow import browse
+from service.domain.answers.browse.prompts import BrowsePrompts
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.answers.browse.understanding import understand
 from service.domain.answers.shaping import ShapeContent, shape
@@ -299,7 +300,7 @@ def _guessed(result: Any, events: Sequence[Event]) -> Came:
 
 def _understanding() -> Flow:
     allowed = frozenset({BrowseOption.RANK, BrowseOption.INDEPENDENT})
-    return understand("When did it open?", allowed=allowed, **TREE)
+    return understand(BrowsePrompts(query="When did it open?", **TREE), allowed)
 
 
 # Others
