@@ -49,13 +49,12 @@ def _coerced(of: Type, value: Json) -> Json:
         case DictType() if isinstance(value, dict):
             return {key: _coerced(of.value, part) for key, part in value.items()}
         case RecordType() if isinstance(value, dict):
-            return {key: _coerced_part(of, key, part) for key, part in value.items()}
+            types = {field.name: field.type for field in of.fields}
+            return {
+                key: _coerced(types[key], part) if key in types else part
+                for key, part in value.items()
+            }
     return value
-
-
-def _coerced_part(of: RecordType, key: str, part: Json) -> Json:
-    field = of.field(key)
-    return _coerced(field.type, part) if field else part
 
 
 def _spelled(of: Type, text: str) -> Json:

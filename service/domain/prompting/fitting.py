@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypedDict
 
 from service.domain.prompting.cutting import ELLIPSIS, shortened
 from service.domain.prompting.flows import Segment
@@ -21,6 +22,16 @@ MARGIN_TOKENS = 128
 MARK_MARGIN_TOKENS = 12
 #: How often texts are cut anew because the whole was still too long.
 MAX_CUTS = 6
+
+
+class PromptTerms(TypedDict):
+    """What a model and a service decide of each prompt."""
+
+    #: Tokens of prompt and reply together.
+    window_tokens: int
+    count: Count
+    #: Derives the marks about texts from outside.
+    marker_key: bytes
 
 
 class TextTooLong(Exception):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from service.domain.prompting.asking import (
     AGAIN_TOKENS,
@@ -15,7 +16,7 @@ from service.domain.prompting.asking import (
 )
 from service.domain.prompting.cutting import Cutter, cut_back, shortened
 from service.domain.prompting.ends import End
-from service.domain.prompting.fitting import MARGIN_TOKENS, prompt_tokens
+from service.domain.prompting.fitting import MARGIN_TOKENS, PromptTerms, prompt_tokens
 from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelRequest, Purpose, Segment
 from service.domain.prompting.replies import prose
 from service.domain.state import prompts
@@ -80,10 +81,8 @@ def compress_steps(
     steps: Sequence[SizedStep],
     *,
     spec: StateSpec,
-    marker_key: bytes,
-    count: Callable[[str], int],
-    window_tokens: int,
     cut: Cutter,
+    **terms: Unpack[PromptTerms],
 ) -> Flow[Compression]:
     """Makes the vector after `current` and the steps since, one or more.
 
@@ -98,11 +97,9 @@ def compress_steps(
         wording=prompts.STEPS_WORDING,
         heading=lambda base: "TASK" if base == spec.task else "STATE",
         spec=spec,
-        marker_key=marker_key,
-        count=count,
-        window_tokens=window_tokens,
+        **terms,
     )
-    return (yield from compressor.all(current, Packer(items, cut=cut, count=count)))
+    return (yield from compressor.all(current, Packer(items, cut=cut, count=terms["count"])))
 
 
 def compress_vectors(
@@ -110,10 +107,8 @@ def compress_vectors(
     vectors: Sequence[StateVector],
     *,
     spec: StateSpec,
-    marker_key: bytes,
-    count: Callable[[str], int],
-    window_tokens: int,
     cut: Cutter,
+    **terms: Unpack[PromptTerms],
 ) -> Flow[Compression]:
     """Makes the vector of the level above, from `above` (empty: none) and a full level's run.
 
@@ -124,9 +119,7 @@ def compress_vectors(
         wording=prompts.EPISODE_WORDING,
         heading=lambda _: "EARLIER",
         spec=spec,
-        marker_key=marker_key,
-        count=count,
-        window_tokens=window_tokens,
+        **terms,
     )
     items = [
         Item(
@@ -136,7 +129,7 @@ def compress_vectors(
         )
         for vector in vectors
     ]
-    return (yield from compressor.all(above, Packer(items, cut=cut, count=count)))
+    return (yield from compressor.all(above, Packer(items, cut=cut, count=terms["count"])))
 
 
 def stand_in(

@@ -1,7 +1,7 @@
 """Borders: where the next segment ends, given the text that is not cut yet."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from service.domain.prompting.cutting import Cutter
@@ -16,19 +16,31 @@ NEAR = 1 / 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UncutText:
-    """The text of a chunk that is not cut yet."""
+class SegmentPiece:
+    """The text of a chunk, or what is left of it."""
 
-    #: Position of the chunk, and the characters of its text that are not here.
     position: int
+    #: Characters of the chunk's text (`Chunk.as_text`) before `text`.
     offset: int
     text: str
-    #: Characters of the text that are cut.
-    at: int
+    #: A message, a step or a chunk with a heading, which is kept whole where it fits.
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UncutText:
+    """A piece that is not cut yet, or not to its end."""
+
+    piece: SegmentPiece
     #: Bytes of the rest.
     size: int
-    #: A message or a step, which is kept whole where it fits.
-    whole: bool
+    #: Characters of the text that are cut.
+    at: int = 0
+
+    def upto(self, end: int | None = None) -> SegmentPiece:
+        """Returns the rest to a character of the text; None: all of it."""
+        piece = self.piece
+        return replace(piece, offset=piece.offset + self.at, text=piece.text[self.at : end])
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -76,12 +88,12 @@ def blocks(parts: Iterable[UncutText], window: int) -> Iterator[TextBlock]:
     for number, part in enumerate(parts):
         if window <= 0:
             break
-        if run and part.whole:
+        if run and part.piece.whole:
             yield TextBlock(first, False, tuple(run), size)
             run = []
         text, taken = _beginning(part, window)
         window -= part.size
-        if part.whole:
+        if part.piece.whole:
             yield TextBlock(number, True, (text,), part.size)
             continue
         if not run:
@@ -155,7 +167,7 @@ def _ends(found: Iterable[TextBlock]) -> Iterator[int]:
 def _beginning(part: UncutText, most: int) -> tuple[str, int]:
     """Returns the first `most` bytes of a part in whole characters, and their number."""
     # A character has a byte or more.
-    raw = part.text[part.at : part.at + most].encode()
+    raw = part.piece.text[part.at : part.at + most].encode()
     if len(raw) > most:
         text = raw[:most].decode(errors="ignore")
         return text, len(text.encode())

@@ -25,29 +25,13 @@ class NodeGroup:
     children: int
 
 
-def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> list[NodeGroup]:
-    """Returns all groups that are due while the tree grows, the lowest level first.
+class GrowingLevels:
+    """The levels of a tree while its groups are planned.
 
-    `nodes` says for each level from 0 up how many there are, those counted that are
-    planned only, and `grouped` how many of them have a parent, planned ones counted too. A
-    group's own parent counts as planned for the levels above it.
+    `nodes` says for each level from 0 up how many there are, those counted that are planned only,
+    and `grouped` how many of them have a parent, planned ones counted too. A group's own parent
+    counts as planned for the levels above it.
     """
-    return _Levels(nodes, grouped, max_children).due()
-
-
-def closing_groups(
-    nodes: Sequence[int], grouped: Sequence[int], max_children: int
-) -> list[NodeGroup]:
-    """Returns all groups that are left to make at the seal: those that are due, and the last.
-
-    The parent of the last group is the root; without a group the only node there is. The
-    arguments are those of `due_groups`.
-    """
-    return _Levels(nodes, grouped, max_children).closing()
-
-
-class _Levels:
-    """The levels of a tree while its groups are planned."""
 
     def __init__(self, nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> None:
         if max_children < 2:
@@ -60,6 +44,7 @@ class _Levels:
         self._groups: list[NodeGroup] = []
 
     def due(self) -> list[NodeGroup]:
+        """Returns all groups that are due while the tree grows, the lowest level first."""
         level = 0
         while level < len(self._nodes):
             self._group_full(level)
@@ -67,6 +52,10 @@ class _Levels:
         return self._groups
 
     def closing(self) -> list[NodeGroup]:
+        """Returns all groups that are left to make at the seal: those that are due, and the last.
+
+        The parent of the last group is the root; without a group the only node there is.
+        """
         level = 0
         while level < len(self._nodes) and not self._is_top(level):
             self._group_full(level)

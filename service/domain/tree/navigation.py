@@ -14,14 +14,14 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from service.domain.answers.options import likeliest, normal
 from service.domain.answers.trajectory import Action, Emit, EventKind, NoAnswer
 from service.domain.prompting.asking import NoUse, check_refused, fault_of_end
 from service.domain.prompting.cutting import cut_back
 from service.domain.prompting.ends import End
-from service.domain.prompting.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
+from service.domain.prompting.fitting import MIN_SHOWN_TOKENS, PromptTerms, TextTooLong, cut_to
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelReply, ModelRequest
 from service.domain.prompting.thoughts import said
 from service.domain.tree.exploring import Exploration, VisitedNode
@@ -53,25 +53,16 @@ def navigate(
     *,
     spec: TreeSpec,
     text_tokens: int,
-    window_tokens: int,
-    marker_key: bytes,
-    count: Count,
+    **terms: Unpack[PromptTerms],
 ) -> FetchingFlow[Navigation]:
     """Answers a question from the tree below `root`.
 
-    Asks for moves, fetches children, texts and leaves, and emits each event right after
-    its call. `text_tokens` are the tree's, for the statistics; `count` is the model's.
-    Of several options one is always chosen: the likeliest where no text gives the answer.
-    Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`, and NoUse
-    when the model refuses a text.
+    Asks for moves, fetches children, texts and leaves, and emits each event right after its call.
+    `text_tokens` are the tree's, for the statistics. Of several options one is always chosen: the
+    likeliest where no text gives the answer. Raises TextTooLong when a prompt cannot be made to
+    fit into the window, and NoUse when the model refuses a text.
     """
-    prompts = NavigationPrompts(
-        question=question,
-        spec=spec,
-        window_tokens=window_tokens,
-        marker_key=marker_key,
-        count=count,
-    )
+    prompts = NavigationPrompts(question=question, spec=spec, **terms)
     return (
         yield from _Navigation(
             question=question,

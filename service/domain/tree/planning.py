@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.domain.tree.growth import NodeGroup, closing_groups, due_groups
+from service.domain.tree.growth import GrowingLevels, NodeGroup
 from service.domain.tree.nodes import Node, TextOffset
 from service.domain.tree.segmenting import Cut
 from service.domain.tree.summarizing import Summary
@@ -68,7 +68,7 @@ class TreePlan:
         #: Parents that are planned, by their children that are not made.
         self._waiting: dict[tuple[int, int], Planned] = {}
         self._leaves = 0
-        self._group(due_groups(self._nodes, self._grouped, max_children))
+        self._group(GrowingLevels(self._nodes, self._grouped, max_children).due())
 
     @property
     def leaves(self) -> int:
@@ -93,11 +93,11 @@ class TreePlan:
             self._leaves += 1
             heapq.heappush(self._ready, leaf)
             if not leaf.with_next:
-                self._group(due_groups(self._nodes, self._grouped, self._max_children))
+                self._group(GrowingLevels(self._nodes, self._grouped, self._max_children).due())
 
     def close(self) -> None:
         """Plans all parents that are left up to the root, since no text follows."""
-        self._group(closing_groups(self._nodes, self._grouped, self._max_children))
+        self._group(GrowingLevels(self._nodes, self._grouped, self._max_children).closing())
 
     def next(self) -> Planned | None:
         """Claims the next node to be made for the caller; None while there is none."""

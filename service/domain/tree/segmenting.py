@@ -16,24 +16,13 @@ from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.tree.borders import (
     JOINT,
     SegmentEnd,
+    SegmentPiece,
     UncutText,
     blocks,
     even_end,
     full_end,
 )
 from service.domain.tree.nodes import TextOffset
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SegmentPiece:
-    """The text of a chunk, or what is left of it."""
-
-    position: int
-    #: Characters of the chunk's text (`Chunk.as_text`) before `text`.
-    offset: int
-    text: str
-    #: A message, a step or a chunk with a heading, which is kept whole where it fits.
-    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,41 +114,21 @@ class Segmenter:
             )
         self._end = TextOffset(piece.position + 1)
         size = len(piece.text.encode())
-        self._parts.append(
-            UncutText(
-                position=piece.position,
-                offset=piece.offset,
-                text=piece.text,
-                at=0,
-                size=size,
-                whole=piece.whole,
-            )
-        )
+        self._parts.append(UncutText(piece=piece, size=size))
         self._size += size
 
     def _take(self, end: SegmentEnd) -> Cut:
-        taken = [_piece(self._parts.popleft()) for _ in range(end.parts)]
+        taken = [self._parts.popleft().upto() for _ in range(end.parts)]
         offset = TextOffset(taken[-1].position + 1) if taken else self._start
         if end.characters:
             part = self._parts[0]
-            begun = _piece(part, end.characters)
+            begun = part.upto(part.at + end.characters)
             size = part.size - len(begun.text.encode())
             self._parts[0] = replace(part, at=part.at + end.characters, size=size)
             taken.append(begun)
-            offset = TextOffset(part.position, begun.offset + end.characters)
+            offset = TextOffset(begun.position, begun.offset + end.characters)
         self._size -= sum(len(piece.text.encode()) for piece in taken)
         text = joined(taken)
         cut = Cut(start=self._start, end=offset, text=text, tokens=estimate_tokens(text))
         self._start = offset
         return cut
-
-
-def _piece(part: UncutText, characters: int | None = None) -> SegmentPiece:
-    """Returns the rest of a part, or the beginning of that."""
-    end = None if characters is None else part.at + characters
-    return SegmentPiece(
-        position=part.position,
-        offset=part.offset + part.at,
-        text=part.text[part.at : end],
-        whole=part.whole,
-    )

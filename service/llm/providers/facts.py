@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from service.domain.prompting.fitting import PromptTerms
 from service.domain.prompting.tokens import estimate_tokens
 from service.llm.providers.model_map import KNOWN_MODELS, library_folder
 from service.llm.providers.prices import Prices
@@ -40,6 +41,14 @@ class ModelFacts:
     #: Counts the tokens of a text, by the model's tokenizer if there is one, else by the estimate
     #: of `service.domain.prompting.tokens`.
     count: Callable[[str], int]
+
+    def terms(self, marker_key: bytes) -> PromptTerms:
+        """Returns what flows have to know for their prompts."""
+        return {
+            "window_tokens": self.window_tokens,
+            "count": self.count,
+            "marker_key": marker_key,
+        }
 
 
 class Facts:

@@ -81,7 +81,6 @@ class Shaper:
         Its events follow `after`, and all others there. Raises ModelFailure.
         """
         model = made.model
-        facts = self._facts(model)
         flow = shape(
             ShapeContent(
                 query=asked.query,
@@ -90,9 +89,7 @@ class Shaper:
                 schema=schema,
             ),
             check=check,
-            marker_key=self._marker_key,
-            window_tokens=facts.window_tokens,
-            count=facts.count,
+            **self._facts(model).terms(self._marker_key),
         )
         shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
         first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING, after)

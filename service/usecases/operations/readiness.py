@@ -1,11 +1,11 @@
-"""Watches whether this process can reach its database, and notifies a listener of changes."""
+"""Watches, without flapping, whether this process can reach its database."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
-from service.domain.values.readiness import Readiness
 from storage.engine import database_state
 from storage.engine.database import Database
 from storage.engine.errors import ReadOnly, StorageError
@@ -14,10 +14,37 @@ _log = structlog.get_logger("palimpsest.readiness")
 
 #: How long a probe may take, in seconds.
 PROBE_TIMEOUT_SECONDS = 2.0
+#: Probes in a row that must fail before a process counts as not ready …
+FAILURES = 3
+#: … and succeed before it counts as ready again.
+SUCCESSES = 2
 STARTING = "it is starting"
 STOPPING = "it is stopping"
 
 Listener = Callable[[bool], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Readiness:
+    """The results of one process's probes; ready from the beginning."""
+
+    ready: bool = True
+    #: Why the newest probe failed; empty when it did not.
+    trouble: str = ""
+    #: Probes in a row that contradict `ready`.
+    _contrary: int = 0
+
+    def note(self, trouble: str) -> bool:
+        """Notes a probe, with its trouble or an empty string; returns whether `ready` changed."""
+        self.trouble = trouble
+        if self.ready == (not trouble):
+            self._contrary = 0
+            return False
+        self._contrary += 1
+        if self._contrary < (FAILURES if self.ready else SUCCESSES):
+            return False
+        self.ready, self._contrary = not self.ready, 0
+        return True
 
 
 class ReadinessWatch:

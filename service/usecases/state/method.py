@@ -144,10 +144,8 @@ class StateMethod(MemoryMethod[State, StateWork]):
             flow=partial(
                 group.flow,
                 work.spec,
-                marker_key=self._tools.marker_key,
-                count=work.facts.count,
-                window_tokens=work.facts.window_tokens,
-                cut=self._tools.cut,
+                self._tools.cut,
+                **work.facts.terms(self._tools.marker_key),
             ),
             made=partial(_compressed, work, group),
         )

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Unpack
 
 from service.domain.prompting.cutting import Cutter
+from service.domain.prompting.fitting import PromptTerms
 from service.domain.prompting.flows import Flow
 from service.domain.state.compressing import (
     Compression,
@@ -89,26 +90,11 @@ class CompressionGroup:
     def _before_text(self) -> str:
         return "" if self.before is None else self.before.text
 
-    def flow(
-        self,
-        spec: StateSpec,
-        *,
-        marker_key: bytes,
-        count: Callable[[str], int],
-        window_tokens: int,
-        cut: Cutter,
-    ) -> Flow[Compression]:
+    def flow(self, spec: StateSpec, cut: Cutter, **terms: Unpack[PromptTerms]) -> Flow[Compression]:
         """Asks a model for the vector. Raises NoUse, NoRoom."""
-        known: dict[str, Any] = {
-            "spec": spec,
-            "marker_key": marker_key,
-            "count": count,
-            "window_tokens": window_tokens,
-            "cut": cut,
-        }
         if self.level == STEPS_LEVEL:
-            return compress_steps(self._before_text, self.steps, **known)
-        return compress_vectors(self._before_text, self.vectors, **known)
+            return compress_steps(self._before_text, self.steps, spec=spec, cut=cut, **terms)
+        return compress_vectors(self._before_text, self.vectors, spec=spec, cut=cut, **terms)
 
     def skipped(self, spec: StateSpec, count: Callable[[str], int]) -> Compression:
         """Returns the stand-in for a vector that no model gives."""

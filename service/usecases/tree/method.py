@@ -7,7 +7,6 @@ order of the text (`service.usecases.tree.pipeline`).
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from service.domain.calls.ledger import Gone
 from service.domain.prompting.flows import Flow
@@ -139,16 +138,11 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
             return work.skip(planned, cause_of(error))
 
     def _flow(self, work: TreeWork, planned: Planned) -> Flow[Summary]:
-        facts = work.facts
-        known: dict[str, Any] = {
-            "spec": work.spec,
-            "marker_key": self._tools.marker_key,
-            "window_tokens": facts.window_tokens,
-            "count": facts.count,
-        }
+        terms = work.facts.terms(self._tools.marker_key)
         if planned.cut is not None:
-            return summarize(planned.cut.text, **known)
-        return compress([child.summary for child in work.plan.children(planned)], **known)
+            return summarize(planned.cut.text, spec=work.spec, **terms)
+        summaries = [child.summary for child in work.plan.children(planned)]
+        return compress(summaries, spec=work.spec, **terms)
 
     async def _store(self, work: TreeWork, nodes: Sequence[Planned], *, last: bool) -> None:
         """Commits nodes; with `last` it leaves the memory too, if nothing came just now."""

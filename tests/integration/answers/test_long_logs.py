@@ -13,7 +13,6 @@ from service.domain.tree.nodes import TextOffset
 from service.domain.tree.segmenting import Segmenter
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
-from service.llm.splitter import first_piece
 from service.rpc.convert.answers import AnswerMessages
 from service.settings.config import Config, Limits
 from service.usecases.answers.ask import AskDone, occasion
@@ -181,9 +180,7 @@ async def test_a_tail_is_cut_beside_the_event_loop(
     await write(database, NOTES)
     threads = cutting(monkeypatch)
     monkeypatch.setattr(log_range, "PAGE_CHUNKS", 7)
-    tail = await read_tail(
-        held(database, 40), TextOffset(1), segment_tokens=64, cutter=first_piece, max_bytes=1 << 20
-    )
+    tail = await read_tail(held(database, 40), TextOffset(1), segment_tokens=64, max_bytes=1 << 20)
     assert "".join(cut.text for cut in tail.cuts) == "".join(NOTES)
     assert tail.left_out is None
     assert threads

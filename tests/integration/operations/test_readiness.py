@@ -22,11 +22,10 @@ from service.app.health_socket import health_socket
 from service.cli.commands import app
 from service.cli.doctor import _api
 from service.domain.operations.doctor import Severity
-from service.domain.values.readiness import FAILURES, SUCCESSES
 from service.rpc.server import LIVE, READY
 from service.settings.config import Config
 from service.usecases.operations import readiness as module
-from service.usecases.operations.readiness import ReadinessWatch
+from service.usecases.operations.readiness import FAILURES, SUCCESSES, ReadinessWatch
 from storage.engine.database import Database
 from tests.support.cutting import Proxy, relayed
 from tests.support.harness import Servers, api, worker

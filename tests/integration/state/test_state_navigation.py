@@ -14,7 +14,6 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
-from service.llm.splitter import first_piece
 from service.usecases.answers.readers.state_reading import StateReader
 from service.usecases.answers.trajectories import Trajectories
 from storage.answers import trajectories
@@ -50,7 +49,6 @@ async def opened(rows: StateRows) -> StateReader | None:
         asked,
         spec=rows.spec.as_tree(),
         count=estimate_tokens,
-        cutter=first_piece,
         tail_bytes=1 << 23,
     )
 

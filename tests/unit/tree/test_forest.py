@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.forest import Forest, over, shortened, tail_views, view_of
-from service.domain.tree.growth import due_groups
+from service.domain.tree.growth import GrowingLevels
 from service.domain.tree.nodes import Node, NodeView, SummarySource, TextOffset
 from service.domain.tree.segmenting import Cut
 
@@ -41,7 +41,7 @@ def tops_of(leaves: int, max_children: int) -> list[NodeView]:
     """Returns the nodes without a parent of a tree that grows."""
     nodes, grouped = [leaves], [0]
     parents: dict[tuple[int, int], Node] = {}
-    for group in due_groups(nodes, grouped, max_children):
+    for group in GrowingLevels(nodes, grouped, max_children).due():
         if group.level == len(nodes):
             nodes.append(0)
             grouped.append(0)

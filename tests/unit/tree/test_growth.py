@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.tree.growth import NodeGroup, closing_groups, due_groups
+from service.domain.tree.growth import GrowingLevels, NodeGroup
 
 WIDTHS = st.integers(2, 32)
 SIZES = st.integers(1, 3000)
@@ -23,10 +23,10 @@ class Tree:
 
     def add_leaves(self, count: int) -> None:
         self.nodes[0] += count
-        self._make(due_groups(self.nodes, self.grouped, self.max_children))
+        self._make(GrowingLevels(self.nodes, self.grouped, self.max_children).due())
 
     def seal(self) -> None:
-        self._make(closing_groups(self.nodes, self.grouped, self.max_children))
+        self._make(GrowingLevels(self.nodes, self.grouped, self.max_children).closing())
 
     def _make(self, groups: list[NodeGroup]) -> None:
         levels = [group.level for group in groups]
@@ -138,15 +138,17 @@ def test_small_trees(leaves: int, width: int, sizes: dict[int, list[int]]) -> No
 def test_a_sealed_tree_is_not_closed_again() -> None:
     tree = grown(100, 8)
     tree.seal()
-    assert closing_groups(tree.nodes, tree.grouped, 8) == []
-    assert closing_groups([0], [0], 8) == []
+    assert GrowingLevels(tree.nodes, tree.grouped, 8).closing() == []
+    assert GrowingLevels([0], [0], 8).closing() == []
 
 
 def test_a_parent_waits_for_what_could_be_a_last_child_of_its_own() -> None:
-    assert due_groups([11], [0], 8) == []
-    assert due_groups([12], [0], 8) == [NodeGroup(level=1, number=1, first_child=1, children=8)]
+    assert GrowingLevels([11], [0], 8).due() == []
+    assert GrowingLevels([12], [0], 8).due() == [
+        NodeGroup(level=1, number=1, first_child=1, children=8)
+    ]
 
 
 def test_a_node_has_two_children_or_more() -> None:
     with pytest.raises(ValueError, match="two children or more"):
-        due_groups([3], [0], 1)
+        GrowingLevels([3], [0], 1).due()

@@ -13,10 +13,11 @@ read; task understanding, where it is allowed, is one more:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from service.domain.answers.browse.closing import close, close_from, fail
 from service.domain.answers.browse.pieces import Browsed, Frame
-from service.domain.answers.browse.prompts import CLOSING, BrowsePrompts, usable, window_of
+from service.domain.answers.browse.prompts import CLOSING, prompts_within, usable
 from service.domain.answers.browse.reading import MAX_BATCH, BrowseRun
 from service.domain.answers.browse.sequential import carry, dynamic, scan
 from service.domain.answers.browse.spec import (
@@ -31,7 +32,7 @@ from service.domain.answers.browse.spec import (
 from service.domain.answers.browse.understanding import choosable, understand
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES
-from service.domain.prompting.fitting import Count
+from service.domain.prompting.fitting import PromptTerms
 from service.domain.prompting.flows import FetchingFlow
 
 #: Calls that understanding must leave: less is of no use to a reader that reads piece by piece.
@@ -45,22 +46,14 @@ def browse(
     frames: Sequence[Frame],
     *,
     request: BrowseRequest,
-    window_tokens: int,
-    marker_key: bytes,
-    count: Count,
+    **terms: Unpack[PromptTerms],
 ) -> FetchingFlow[Browsed]:
     """Answers a query from the pieces of a log, of at most `piece_tokens` each.
 
-    Asks models, fetches `ReadPiece` and `RankPieces`, and emits each event. `count` and
-    `window_tokens` are the model's; no prompt with its reply has more tokens than the
-    smaller one of that and the request's. Raises TextTooLong when the query leaves no room.
+    Asks models, fetches `ReadPiece` and `RankPieces`, and emits each event. Raises TextTooLong
+    when the query leaves no room.
     """
-    prompts = BrowsePrompts(
-        query=query,
-        window_tokens=window_of(request, window_tokens),
-        marker_key=marker_key,
-        count=count,
-    )
+    prompts = prompts_within(query, request, **terms)
     reading = BrowseRun(prompts=prompts, request=request, frames=frames)
     if request.order is not ReadingOrder.AUTO:
         reading.order = request.order

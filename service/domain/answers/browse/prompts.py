@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Unpack
 
 from service.domain.answers.browse import replies, wording
 from service.domain.answers.browse.pieces import ChunkPart, shown
@@ -18,6 +18,7 @@ from service.domain.prompting.asking import asked_again
 from service.domain.prompting.fitting import (
     MARGIN_TOKENS,
     Count,
+    PromptTerms,
     TextTooLong,
     cut_to,
 )
@@ -321,31 +322,21 @@ def noted(text: str, from_position: int, to_position: int) -> str:
     return f"[{from_position}-{to_position}]:\n{text}"
 
 
-def window_of(request: BrowseRequest, window_tokens: int) -> int:
-    """Returns the window that counts: the request's, or the model's where that is smaller."""
-    return min(request.window_tokens, window_tokens)
+def prompts_within(
+    query: str, request: BrowseRequest, **terms: Unpack[PromptTerms]
+) -> BrowsePrompts:
+    """Returns the prompts within the request's window, or the model's where that is smaller."""
+    window = min(request.window_tokens, terms["window_tokens"])
+    return replace(BrowsePrompts(query=query, **terms), window_tokens=window)
 
 
-def piece_tokens(
-    query: str,
-    *,
-    request: BrowseRequest,
-    window_tokens: int,
-    marker_key: bytes,
-    count: Count,
-) -> int:
+def piece_tokens(query: str, *, request: BrowseRequest, **terms: Unpack[PromptTerms]) -> int:
     """Tokens that a piece may have, the numbers of its chunks included.
 
-    `window_tokens` and `count` are the model's. Where only retrieval is to read, pieces are
-    so small that all that it names fit into one prompt. Raises TextTooLong when the query
-    leaves no room.
+    Where only retrieval is to read, pieces are so small that all that it names fit into one
+    prompt. Raises TextTooLong when the query leaves no room.
     """
-    prompts = BrowsePrompts(
-        query=query,
-        window_tokens=window_of(request, window_tokens),
-        marker_key=marker_key,
-        count=count,
-    )
+    prompts = prompts_within(query, request, **terms)
     whole = prompts.piece_tokens
     if settled(request) is not BrowseOption.RANK:
         return whole

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.operations.verifying.chain import Difference, RevisionRow
-from service.domain.tree.growth import due_groups
+from service.domain.tree.growth import GrowingLevels
 from service.domain.tree.nodes import Node, TextOffset
 
 #: Makes a revision's digest: SHA-256 over its parent's digest and its nodes.
@@ -101,7 +101,7 @@ class TreeCheck:
         counts, grouped = list(self._nodes) or [0], list(self._grouped) or [0]
 
         def due() -> Iterator[Node]:
-            for group in due_groups(counts, grouped, self._max_children):
+            for group in GrowingLevels(counts, grouped, self._max_children).due():
                 found = parents.pop((group.level, group.number), None)
                 if found is None:
                     return

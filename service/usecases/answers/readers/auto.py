@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from service.domain.answers.browse.prompts import BrowsePrompts
+from service.domain.answers.browse.prompts import prompts_within
 from service.domain.answers.browse.spec import BrowseRequest
 from service.domain.answers.browse.understanding import Understood, choosable, understand
 from service.domain.answers.choosing import Choice, choose, fallback, obvious
@@ -73,14 +73,9 @@ class AutoReader:
 
     async def _understand(self, item: WorkItem, asked: StoredAnswer) -> Understood:
         model = asked.wanted_model or self._kit.config.model
-        facts = self._kit.facts(model)
         request = asked.browsing or BrowseRequest()
-        prompts = BrowsePrompts(
-            query=asked.query,
-            window_tokens=min(request.window_tokens, facts.window_tokens),
-            marker_key=self._kit.marker_key,
-            count=facts.count,
-        )
+        terms = self._kit.facts(model).terms(self._kit.marker_key)
+        prompts = prompts_within(asked.query, request, **terms)
         flow = understand(prompts, choosable(request))
         return await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
 

@@ -71,25 +71,14 @@ class BrowseTerms:
 
     def pack(self, query: str) -> Pack:
         """Returns what cuts a log into pieces, for this question. Raises TextTooLong."""
-        tokens = piece_tokens(
-            query,
-            request=self.request,
-            window_tokens=self.facts.window_tokens,
-            marker_key=self.marker_key,
-            count=self.facts.count,
-        )
+        terms = self.facts.terms(self.marker_key)
+        tokens = piece_tokens(query, request=self.request, **terms)
         return partial(PiecePacker, tokens, count=self.facts.count, cut=first_piece)
 
     def flow(self, query: str, pieces: Sequence[Frame]) -> FetchingFlow[Browsed]:
         """Returns the browsing of a question, which is the same whenever it is made."""
-        return browse(
-            query,
-            pieces,
-            request=self.request,
-            window_tokens=self.facts.window_tokens,
-            marker_key=self.marker_key,
-            count=self.facts.count,
-        )
+        terms = self.facts.terms(self.marker_key)
+        return browse(query, pieces, request=self.request, **terms)
 
 
 def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:

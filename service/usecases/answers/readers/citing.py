@@ -11,6 +11,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import Touch, origin
 from service.domain.values.json_values import Json, canonical
 from service.domain.values.paths import Path
+from service.usecases.answers.readers.answering import EXCERPT_CHARACTERS
 from service.usecases.answers.readers.spans import spanned
 from service.usecases.memories.history import ORIGIN_AMENDMENTS, traced
 from storage.answers.answers import StoredCitation
@@ -19,8 +20,6 @@ from storage.log import chunks
 from storage.prism import amendment_log
 from storage.prism.amendment_log import LoggedAmendment
 
-#: Characters of a cited value that a citation repeats.
-EXCERPT_CHARACTERS = 500
 #: Places of a memory that are cited.
 MAX_CITATIONS = 20
 #: Amendments that are compared with a value that a consolidation merged from them.

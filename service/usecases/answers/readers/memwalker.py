@@ -16,7 +16,6 @@ from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts
-from service.llm.splitter import first_piece
 from service.usecases.answers.readers.answering import (
     EXCERPT_CHARACTERS,
     MadeAnswer,
@@ -94,7 +93,6 @@ class Terms:
             asked,
             spec=self.spec,
             count=self.building_facts.count,
-            cutter=first_piece,
             tail_bytes=tail_bytes,
         )
 
@@ -109,9 +107,7 @@ class Terms:
             root,
             spec=self.spec,
             text_tokens=root.text_tokens,
-            window_tokens=self.facts.window_tokens,
-            marker_key=self.marker_key,
-            count=self.facts.count,
+            **self.facts.terms(self.marker_key),
         )
 
 

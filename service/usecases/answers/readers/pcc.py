@@ -47,9 +47,7 @@ class ContextReader:
             context,
             asked.worded,
             spec=spec,
-            marker_key=self._kit.marker_key,
-            window_tokens=facts.window_tokens,
-            count=facts.count,
+            **facts.terms(self._kit.marker_key),
         )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:

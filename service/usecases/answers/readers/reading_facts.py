@@ -80,9 +80,7 @@ async def _whole_tokens(
         whole.needed_tokens,
         chunks,
         asked.worded,
-        marker_key=known.kit.marker_key,
-        window_tokens=window,
-        count=facts.count,
+        **bounded.terms(known.kit.marker_key),
     )
 
 

@@ -8,7 +8,6 @@ left it out, is not shown.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.state.navigating import (
     divided,
@@ -23,6 +22,7 @@ from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
+from service.llm.splitter import first_piece
 from service.usecases.answers.readers.levels import LevelsReader
 from service.usecases.answers.readers.log_range import log_of
 from service.usecases.answers.readers.state_retrieval import best_pieces
@@ -56,13 +56,11 @@ class StateReader(LevelsReader):
         *,
         placed: Sequence[Placed],
         spec: TreeSpec,
-        cutter: Cutter,
     ) -> None:
         """`placed`: all vectors of the lineage, in the order of the log."""
         super().__init__(database, tenant_id, asked, forest, tail)
         self._placed = placed
         self._spec = spec
-        self._cutter = cutter
         # Vectors are shown only once they were looked up.
         self._views = {view.node_id: view for view in forest.views.values() if not view.is_stored}
 
@@ -75,7 +73,6 @@ class StateReader(LevelsReader):
         *,
         spec: TreeSpec,
         count: Callable[[str], int],
-        cutter: Cutter,
         tail_bytes: int,
     ) -> "StateReader | None":
         """Opens the levels that a question is asked of; returns None when there is no text.
@@ -93,16 +90,13 @@ class StateReader(LevelsReader):
             log_of(database, tenant_id, asked),
             TextOffset(state.applied_position + 1),
             segment_tokens=spec.segment_tokens,
-            cutter=cutter,
             max_bytes=tail_bytes,
             left_out=asked.left_out,
         )
         forest = await beside(forest_of, tops, tail.cuts, spec)
         if forest is None:
             return None
-        reader = cls(
-            *(database, tenant_id, asked, forest, tail), placed=placed, spec=spec, cutter=cutter
-        )
+        reader = cls(*(database, tenant_id, asked, forest, tail), placed=placed, spec=spec)
         if forest.root.is_stored:
             async with database.transaction(tenant_id, name="answer") as tx:
                 await reader._look_up(tx, [forest.root.node_id])
@@ -134,7 +128,7 @@ class StateReader(LevelsReader):
 
     async def _cut(self, tx: Transaction, view: NodeView) -> Sequence[Cut]:
         pieces = await pieces_between(tx, self._asked.session_key, view.start, view.end)
-        segmenter = Segmenter(self._spec.segment_tokens, self._cutter, view.start)
+        segmenter = Segmenter(self._spec.segment_tokens, first_piece, view.start)
         return await beside(lambda: [*segmenter.feed(pieces), *segmenter.finish()])
 
     async def _best_of(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from service.domain.prompting.cutting import Cutter
 from service.domain.tree.nodes import TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, piece_of
 from service.llm.offloading import beside
+from service.llm.splitter import first_piece
 from service.usecases.answers.readers.log_range import PAGE_BYTES, PAGE_CHUNKS, LogRange
 from storage.engine.database import Transaction
 from storage.log import chunks, ends
@@ -38,7 +38,6 @@ async def read_tail(
     start: TextOffset,
     *,
     segment_tokens: int,
-    cutter: Cutter,
     max_bytes: int,
     left_out: tuple[int, int] | None = None,
 ) -> TailCuts:
@@ -55,7 +54,7 @@ async def read_tail(
         left_out = (start.position, last) if last > after else None
     if left_out is not None:
         start = TextOffset(left_out[1] + 1)
-    segmenter = Segmenter(segment_tokens, cutter, start)
+    segmenter = Segmenter(segment_tokens, first_piece, start)
     cuts: list[Cut] = []
     async for page in held.pages(start.position - 1):
         cuts += await beside(lambda page: segmenter.feed(_from(start, one) for one in page), page)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.cutting import Cutter
 from service.domain.tree.forest import Forest, over, tail_views, view_of
 from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
 from service.domain.tree.segmenting import Cut
@@ -33,7 +32,6 @@ class TreeReader(LevelsReader):
         *,
         spec: TreeSpec,
         count: Callable[[str], int],
-        cutter: Cutter,
         tail_bytes: int,
     ) -> "TreeReader | None":
         """Opens the tree that a question is asked of; returns None when there is no text.
@@ -47,7 +45,6 @@ class TreeReader(LevelsReader):
             log_of(database, tenant_id, asked),
             tops[-1].node.end if tops else TextOffset(1),
             segment_tokens=spec.segment_tokens,
-            cutter=cutter,
             max_bytes=tail_bytes,
             left_out=asked.left_out,
         )

@@ -53,13 +53,7 @@ class WholeReader:
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
             raise whole.too_long(f"more than {most} bytes", room_for(facts.window_tokens))
-        flow = whole.answer(
-            chunks,
-            asked.worded,
-            marker_key=self._kit.marker_key,
-            window_tokens=facts.window_tokens,
-            count=facts.count,
-        )
+        flow = whole.answer(chunks, asked.worded, **facts.terms(self._kit.marker_key))
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.values.readiness import Readiness
+from service.usecases.operations.readiness import Readiness
 
 
 def changes(probes: str) -> str:
