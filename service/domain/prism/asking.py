@@ -49,10 +49,6 @@ T = TypeVar("T")
 Focus = Callable[[PrismMemory], int | None]
 
 
-def _on_all(_: PrismMemory) -> None:
-    return None
-
-
 def revise_in_parts(
     spec: PrismSpec,
     memory: PrismMemory,
@@ -63,7 +59,7 @@ def revise_in_parts(
     rules: Rules,
     output_tokens: int,
     most_tokens: int,
-    focus: Focus = _on_all,
+    focus: Focus = lambda _: None,
 ) -> Flow[Revision]:
     """Runs a step whose text is too long for one prompt: a model call for each part, in order.
 

@@ -153,7 +153,8 @@ _MUSEUM = """\
 class Museum:
     facts: dict[str, list[str]]  # what is said about the museum, by aspect
 """
-_PRICES = '{"facts":{"price":["children enter free"]}}'
+_FAMILY = '[MEMORY]\n{"people":{"Ada":{"age":36,"work":"????"}}}\n'
+_PRICES = '[MEMORY]\n{"facts":{"price":["children enter free"]}}\n'
 _MUSEUM_TEXT = "Grown-ups pay nine euros at the museum. It is closed on Mondays."
 _MUSEUM_CHANGES = (
     _Change(op=Op.ADD, path="$.'facts'.'price'[1]", value="grown-ups pay nine euros"),
@@ -240,8 +241,12 @@ def revise_instructions(rules: Rules, *, is_focused: bool = False) -> str:
     ]
     if is_focused:
         told = _REVISE % _FOCUSED_MEMORY + _form(ops, _OPS | {Op.ADD: _ADD_UNSEEN})
-        return told + _numbered(said) + _focused_examples(rules) + _END
-    return _REVISE % _MEMORY + _form(ops) + _numbered(said) + _revise_examples(rules) + _END
+        museum = [_PRICE_ADDED, _HOURS_ADDED if rules.add_only else _HOURS]
+        shown = _examples(rules, _PEOPLE_ENTRIES, _MUSEUM_ENTRIES, museum)
+    else:
+        told = _REVISE % _MEMORY + _form(ops)
+        shown = _examples(rules, _FAMILY, _PRICES, _MUSEUM_CHANGES)
+    return told + _numbered(said) + shown + _END
 
 
 def consolidate_instructions(*, is_part: bool = False) -> str:
@@ -262,43 +267,21 @@ def _numbered(rules: Sequence[str]) -> str:
     return "\nRules, the most important first:\n" + "".join(lines) + "\n"
 
 
-def _revise_examples(rules: Rules) -> str:
+def _examples(rules: Rules, family: str, museum: str, changes: Sequence[_Change]) -> str:
+    """Returns examples of two memories; `changes` are those that the museum's text makes."""
+    text, people = "Ada mends clocks. Her brother Ben is nine and goes to school.", [_ADA_WORKS]
     if rules.add_only:
-        people = ("Ada has a brother, Ben, who is nine and goes to school.", [_ADD_BEN])
-    else:
-        text = "Ada mends clocks. Her brother Ben is nine and goes to school."
-        people = (text, [_ADA_WORKS, _ADD_BEN])
-    family = '{"people":{"Ada":{"age":36,"work":"????"}}}'
+        text, people = "Ada has a brother, Ben, who is nine and goes to school.", []
     return (
         f"Three examples, of two memories.\n[SCHEMA]\n{_PEOPLE}"
-        f"{_shown(family, *people)}\n[SCHEMA]\n{_MUSEUM}"
-        f"{_shown(_PRICES, _MUSEUM_TEXT, _MUSEUM_CHANGES)}\n{_shown(_PRICES, _NOTHING_NEW, ())}"
+        f"{_example(family, text, [*people, _ADD_BEN])}\n[SCHEMA]\n{_MUSEUM}"
+        f"{_example(museum, _MUSEUM_TEXT, changes)}\n{_example(museum, _NOTHING_NEW, ())}"
     )
 
 
-def _focused_examples(rules: Rules) -> str:
-    if rules.add_only:
-        people = ("Ada has a brother, Ben, who is nine and goes to school.", [_ADD_BEN])
-        museum = [_PRICE_ADDED, _HOURS_ADDED]
-    else:
-        text = "Ada mends clocks. Her brother Ben is nine and goes to school."
-        people = (text, [_ADA_WORKS, _ADD_BEN])
-        museum = [_PRICE_ADDED, _HOURS]
-    return (
-        f"Three examples, of two memories.\n[SCHEMA]\n{_PEOPLE}"
-        f"{_focused(_PEOPLE_ENTRIES, *people)}\n[SCHEMA]\n{_MUSEUM}"
-        f"{_focused(_MUSEUM_ENTRIES, _MUSEUM_TEXT, museum)}\n"
-        f"{_focused(_MUSEUM_ENTRIES, _NOTHING_NEW, ())}"
-    )
-
-
-def _focused(memory: str, text: str, changes: Sequence[_Change]) -> str:
+def _example(memory: str, text: str, changes: Sequence[_Change]) -> str:
     marked = f"<<<data 5f0c\n{text}\n>>>data 5f0c\n"
     return f"{memory}[TEXT]\n{marked}{_reply(changes)}"
-
-
-def _shown(memory: str, text: str, changes: Sequence[_Change]) -> str:
-    return _focused(f"[MEMORY]\n{memory}\n", text, changes)
 
 
 def _reply(changes: Sequence[_Change]) -> str:

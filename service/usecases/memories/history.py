@@ -38,6 +38,9 @@ PROVENANCE_BYTES = 1024 * 1024
 #: Entries whose chunks are read at once.
 READ_ENTRIES = 4
 
+#: An amendment, and what it did to a path.
+TouchingAmendment = tuple[LoggedAmendment, Touch]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
@@ -250,15 +253,9 @@ def _place(schema: Schema, value: Json, text: str, field: str) -> Path:
         ) from error
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _TouchingAmendment:
-    amendment: LoggedAmendment
-    touch: Touch
-
-
 async def traced(
     tx: Transaction, key: tuple[UUID, UUID], path: Path, *, exists: bool, at_revision: int
-) -> AsyncGenerator[tuple[LoggedAmendment, Touch]]:
+) -> AsyncGenerator[TouchingAmendment]:
     """Yields the amendments that touched `path` up to a revision, newest first."""
     line = await history.lineage(tx, *key, at_revision)
     tracer = ValueTracer(path, exists=exists)
@@ -285,14 +282,14 @@ async def _trace(
     at_revision: int,
     before: tuple[int, int] | None,
     limit: int,
-) -> tuple[Sequence[_TouchingAmendment], Write | None]:
+) -> tuple[Sequence[TouchingAmendment], Write | None]:
     """Returns up to `limit` of what touched the path after `before`, and its value's first write.
 
     Keeps no more than that in memory, however often the path was written.
     """
     exists = not isinstance(held, Missing)
     search = OriginSearch(None if isinstance(held, Missing) else held)
-    page: list[_TouchingAmendment] = []
+    page: list[TouchingAmendment] = []
     looked = 0
     touches = traced(tx, item_key(stored), path, exists=exists, at_revision=at_revision)
     async with aclosing(touches):
@@ -301,7 +298,7 @@ async def _trace(
                 search.look(touch)
                 looked += 1
             if before is None or (one.revision, one.ordinal) < before:
-                page.append(_TouchingAmendment(amendment=one, touch=touch))
+                page.append((one, touch))
             is_known = not exists or search.is_over or looked >= ORIGIN_AMENDMENTS
             if len(page) >= limit and is_known:
                 break
@@ -312,42 +309,41 @@ async def _trace(
 async def _explain(
     tx: Transaction,
     stored: StoredMemory,
-    page: Sequence[_TouchingAmendment],
+    page: Sequence[TouchingAmendment],
     first: Write | None,
     max_bytes: int,
 ) -> tuple[Explained, ...]:
     """Returns the entries of a page; where their chunks have more than `max_bytes` not all, but
     more than fit."""
-    numbers = sorted({one.amendment.revision for one in page})
+    numbers = sorted({logged.revision for logged, _ in page})
     revisions = await history.read_revisions(tx, *item_key(stored), numbers)
     explained: list[Explained] = []
     shown_bytes = 0
     for start in range(0, len(page), READ_ENTRIES):
         part = page[start : start + READ_ENTRIES]
-        ranges = {(one.amendment.from_position, one.amendment.to_position) for one in part}
+        ranges = {(logged.from_position, logged.to_position) for logged, _ in part}
         read = await pages.read_pages(tx, stored.session_key, sorted(ranges), ENTRY_CHUNK_BYTES)
-        for one in part:
-            logged = one.amendment
+        for logged, touch in part:
             chunks = read.get(logged.from_position, ())
             shown_bytes += sum(chunk.chunk.size_bytes() for chunk in chunks)
-            explained.append(_explained(one, revisions[logged.revision], chunks, first))
+            explained.append(_explained(logged, touch, revisions[logged.revision], chunks, first))
         if shown_bytes > max_bytes:
             break
     return tuple(explained)
 
 
 def _explained(
-    one: _TouchingAmendment,
+    logged: LoggedAmendment,
+    touch: Touch,
     revision: StoredRevision,
     chunks: Sequence[LoggedChunk],
     first: Write | None,
 ) -> Explained:
-    logged = one.amendment
     texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
     return Explained(
         amendment=logged,
         revision=revision,
-        in_effect=one.touch.in_effect,
+        in_effect=touch.in_effect,
         origin=first is not None
         and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
         best_position=best_position(logged.value, texts) if texts else 0,

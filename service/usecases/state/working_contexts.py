@@ -1,6 +1,6 @@
 """Reads state memories: the working context now, at a position, or of a revision."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,10 +107,7 @@ class WorkingContexts:
 
         Raises NotFound, FailedPrecondition (another kind), OutOfRange.
         """
-        key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id, name="context") as direct:
-            found = await contexts.read_revision(direct, key, self._bounds, revision)
-        found = await self._known(tenant_id, session, name, found)
+        found = await self._found(tenant_id, session, name, contexts.read_revision, revision)
         if found.state is None:
             raise revision_not_found(name, revision, found.memory.revision)
         return self._reading(found)
@@ -158,7 +155,7 @@ class WorkingContexts:
         consistency: Consistency,
         deadline: float | None,
     ) -> StoredContext:
-        found = await self._newest(tenant_id, session, name)
+        found = await self._found(tenant_id, session, name, contexts.read_newest)
         stored = found.memory
         # A token that cannot be used is refused, although there is nothing to wait for.
         consistency.wanted_position(
@@ -175,24 +172,23 @@ class WorkingContexts:
     async def _read_at(
         self, tenant_id: UUID, session: str, name: str, position: int
     ) -> ContextReading:
-        key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id, name="context") as direct:
-            found = await contexts.read_at_position(direct, key, self._bounds, position)
-        found = await self._known(tenant_id, session, name, found)
+        found = await self._found(tenant_id, session, name, contexts.read_at_position, position)
         if position > found.memory.head:
             raise _beyond_head(found.memory, position)
         return self._reading(found)
 
-    async def _newest(self, tenant_id: UUID, session: str, name: str) -> StoredContext:
-        key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id, name="context") as direct:
-            found = await contexts.read_newest(direct, key, self._bounds)
-        return await self._known(tenant_id, session, name, found)
-
-    async def _known(
-        self, tenant_id: UUID, session: str, name: str, found: StoredContext | None
+    async def _found(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        read: Callable[..., Awaitable[StoredContext | None]],
+        *at: int,
     ) -> StoredContext:
-        """Returns what was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
+        """Returns what is read of a state memory. Raises NotFound, FailedPrecondition."""
+        key = session_key(tenant_id, session)
+        async with self._database.direct(tenant_id, name="context") as direct:
+            found = await read(direct, (key, memory_id(key, name)), self._bounds, *at)
         if found is None:
             async with self._database.transaction(tenant_id, name="context") as tx:
                 raise await missing(tx, session, name)
@@ -220,7 +216,8 @@ class WorkingContexts:
         async with aclosing(looks) as seen:
             async for progress in seen:
                 if progress.revision != found.memory.revision or progress.is_idle:
-                    found = await self._newest(tenant_id, stored.session_name, stored.name)
+                    names = stored.session_name, stored.name
+                    found = await self._found(tenant_id, *names, contexts.read_newest)
                     if not _is_behind(found):
                         return found
                 _refuse_stopped(stored.name, progress)
@@ -275,11 +272,6 @@ def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted
         {"memory": memory, "limit": limit},
         retry_seconds=0,
     )
-
-
-def _key(tenant_id: UUID, session: str, name: str) -> tuple[UUID, UUID]:
-    key = session_key(tenant_id, session)
-    return key, memory_id(key, name)
 
 
 def _context_of(found: StoredContext) -> WorkingContext:

@@ -8,7 +8,7 @@ groups, level by level, each level in one batch.
 from collections.abc import Sequence
 
 from service.domain.answers.browse.pieces import Browsed, BrowsePiece, Span
-from service.domain.answers.browse.prompts import CLOSING, held_to
+from service.domain.answers.browse.prompts import CLOSING
 from service.domain.answers.browse.quoting import (
     MAX_SPANS,
     best_fitting,
@@ -27,7 +27,6 @@ from service.domain.answers.browse.spec import BrowseAction, QuerySubject
 from service.domain.answers.citations import best_position
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import Unusable
-from service.domain.prompting.cutting import shortened
 from service.domain.prompting.flows import FetchingFlow, ModelRequest
 
 
@@ -161,7 +160,7 @@ def _condense(reading: BrowseRun) -> FetchingFlow[None]:
 
     def read(number: int, reply: str) -> tuple[Action, str, Note | None]:
         said = split_reply(reply)
-        text = "" if said.is_null else _limited(reading, said.text)
+        text = "" if said.is_null else prompts.held_to(said.text, prompts.note_tokens)
         if not text:
             return Action.NONE, "", None
         return Action.AGGREGATE, text, _one(reading, groups[number], text)
@@ -176,13 +175,9 @@ def _condense(reading: BrowseRun) -> FetchingFlow[None]:
             made.append(found[number])
         else:
             joined = "\n".join(note.text for note in group)
-            made.append(_one(reading, group, _limited(reading, joined)))
+            short = prompts.held_to(joined, prompts.note_tokens)
+            made.append(_one(reading, group, short))
     reading.notes = [note for note in made if note is not None]
-
-
-def _limited(reading: BrowseRun, text: str) -> str:
-    limit = reading.prompts.note_tokens
-    return held_to(shortened(text, limit, reading.prompts.count), limit, reading.prompts.count)
 
 
 def _numbers(notes: Sequence[Note]) -> list[int]:

@@ -15,6 +15,7 @@ from service.domain.answers.browse import replies, wording
 from service.domain.answers.browse.pieces import ChunkPart, shown
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest, settled
 from service.domain.prompting.asking import asked_again
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.fitting import (
     MARGIN_TOKENS,
     Count,
@@ -136,6 +137,11 @@ class BrowsePrompts:
     def note_tokens(self) -> int:
         """Tokens of one note at most: two fit into any prompt, so that they can be made one."""
         return min(self.output_tokens * 2 // 3, self.closing_free // 2 - NOTE_HEAD_TOKENS)
+
+    def held_to(self, text: str, tokens: int) -> str:
+        """Returns a text within a limit, cut at the end of a sentence where it can be."""
+        short = shortened(text, tokens, self.count)
+        return cut_to(short, tokens, self.count) or short[:tokens]
 
     def note_cost(self, note: str) -> int:
         """Returns the tokens that a note takes of `closing_free`."""
@@ -348,8 +354,3 @@ def usable(look_for: str, prompts: BrowsePrompts) -> str:
     look_for = " ".join(look_for.split())
     is_new = look_for != " ".join(prompts.query.split())
     return look_for if is_new and prompts.count(look_for) <= prompts.look_for_tokens else ""
-
-
-def held_to(text: str, tokens: int, count: Count) -> str:
-    """Returns a text within a limit, cut at the end of a sentence where it can be."""
-    return cut_to(text, tokens, count) or text[:tokens]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece, Span
-from service.domain.answers.browse.prompts import BrowsePrompts, held_to, noted
+from service.domain.answers.browse.prompts import BrowsePrompts, noted
 from service.domain.answers.browse.quoting import best_fitting, best_span, spans_of
 from service.domain.answers.browse.replies import PieceReply, read_piece
 from service.domain.answers.browse.spec import (
@@ -20,7 +20,7 @@ from service.domain.answers.browse.spec import (
 )
 from service.domain.answers.trajectory import Action, Emit, EventKind, EventSequence
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
-from service.domain.prompting.cutting import largest, shortened
+from service.domain.prompting.cutting import largest
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest
 
 T = TypeVar("T")
@@ -337,8 +337,7 @@ class BrowseRun:
             return said.text
         is_merge = said.action is BrowseAction.MERGE
         limit = self.prompts.notes_tokens if is_merge else self.prompts.note_tokens
-        text = shortened(said.text, limit, self.prompts.count)
-        return held_to(text, limit, self.prompts.count)
+        return self.prompts.held_to(said.text, limit)
 
     def note(self, read: Read) -> Note:
         """Returns what a reply extracted, with the place in its piece that it rests on."""
