@@ -1,7 +1,6 @@
 """Registers the specs of all kinds of memories."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.domain.prism.spec import PrismSpec
@@ -21,19 +20,6 @@ def kinds(which: Callable[[type[MemorySpec]], bool]) -> Sequence[str]:
 def kinds_read_by(reader: ReaderName | None) -> Sequence[str]:
     """Returns the kinds of memories that a reader reads; none when it reads the log, or any."""
     return kinds(lambda spec: reader in spec.ways.values())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpecChanges:
-    """What a memory that is rebuilt from another has otherwise."""
-
-    #: Fields of its spec, for each kind of memory that they are for.
-    fields: Mapping[str, Mapping[str, Any]]
-
-    def made(self, spec: MemorySpec) -> MemorySpec:
-        """Returns the spec with the changes, which are all for its kind."""
-        assert all(one == spec.kind for one in self.fields), "the caller checked the kinds"
-        return spec.changed(self.fields.get(spec.kind, {}))
 
 
 def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) -> MemorySpec:

@@ -90,9 +90,7 @@ def compress_steps(
     Raises NoUse, NoRoom.
     """
 
-    items = [
-        Item(number=step.position, label=f"Step {step.position}", text=step.text) for step in steps
-    ]
+    items = [Item(label=f"Step {step.position}", text=step.text) for step in steps]
     compressor = _Compressor(
         wording=prompts.STEPS_WORDING,
         heading=lambda base: "TASK" if base == spec.task else "STATE",
@@ -123,7 +121,6 @@ def compress_vectors(
     )
     items = [
         Item(
-            number=vector.revision,
             label=f"Steps {vector.from_position + 1} to {vector.to_position}",
             text=vector.text,
         )
@@ -257,7 +254,7 @@ class _Compressor:
     def _segments(self, base: str, part: Sequence[Item]) -> tuple[Segment, ...]:
         key = self.marker_key
         task = prompts.task_segment(self.wording, self.spec, key)
-        chunk = prompts.chunk_segment(self.wording, [item.shown for item in part], key)
+        chunk = prompts.chunk_segment(self.wording, [item.shown(key) for item in part])
         if not base.strip():
             return (task, chunk)
         return (task, prompts.base_segment(self.heading(base), base, key), chunk)

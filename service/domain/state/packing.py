@@ -12,7 +12,7 @@ from service.domain.prompting.cutting import LOOK_AHEAD, Cutter
 from service.domain.prompting.fitting import prompt_tokens
 from service.domain.prompting.flows import Segment, SegmentKind
 from service.domain.prompting.tokens import TOKEN_BYTES
-from service.domain.state.prompts import ShownText
+from service.domain.state.prompts import shown_text
 
 #: A piece of a text that does not fit has room for so many tokens at least.
 MIN_PIECE_TOKENS = 64
@@ -22,18 +22,15 @@ MIN_PIECE_TOKENS = 64
 class Item:
     """A step or a vector, or what is left of it."""
 
-    #: A step's position; a vector's revision.
-    number: int
     label: str
     text: str
     #: Whether its beginning is in the part before.
     continued: bool = False
 
-    @property
-    def shown(self) -> ShownText:
-        """As a prompt shows it."""
+    def shown(self, key: bytes) -> str:
+        """Returns it as a prompt shows it."""
         label = f"{self.label}, continued" if self.continued else self.label
-        return ShownText(label=label, text=self.text)
+        return shown_text(label, self.text, key)
 
 
 class Packer:
@@ -73,7 +70,7 @@ class Packer:
     def _overhead(self, item: Item) -> int:
         """Tokens of its label and its marks."""
         # The key is none that is used: all marks are of one size.
-        lines = replace(item.shown, text="").lines(b"size")
+        lines = replace(item, text="").shown(b"size")
         return prompt_tokens([Segment(kind=SegmentKind.CHUNK, text=lines)], self._count)
 
     def _begin(self, room: int) -> Sequence[Item]:

@@ -3,7 +3,7 @@
 A change of wording is a new version; every call records the one it used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from service.domain.prompting.flows import Segment, SegmentKind
@@ -78,19 +78,6 @@ results;
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShownText:
-    """A text as a prompt shows it: a step or a piece of one, or a vector."""
-
-    #: What it is called there.
-    label: str
-    text: str
-
-    def lines(self, key: bytes) -> str:
-        """Its part of the prompt."""
-        return f"{self.label}:\n{marked(self.text, key)}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Wording:
     """A prompt without what is compressed."""
 
@@ -123,10 +110,14 @@ def base_segment(heading: str, text: str, key: bytes) -> Segment:
     return Segment(kind=SegmentKind.BASE, text=f"[{heading}]\n{marked(text, key)}", reusable=False)
 
 
-def chunk_segment(wording: Wording, shown: Sequence[ShownText], key: bytes) -> Segment:
+def chunk_segment(wording: Wording, shown: Iterable[str]) -> Segment:
     """Returns what is compressed into it, and where the reply begins."""
-    text = wording.heading + "".join(one.lines(key) for one in shown)
-    return Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)
+    return Segment(kind=SegmentKind.CHUNK, text=wording.heading + "".join(shown), reusable=False)
+
+
+def shown_text(label: str, text: str, key: bytes) -> str:
+    """Returns a step or a piece of one, or a vector, as a prompt shows it."""
+    return f"{label}:\n{marked(text, key)}"
 
 
 def too_long_segment(reply: str, tokens: int, max_tokens: int, times: int, key: bytes) -> Segment:

@@ -15,7 +15,6 @@ from service.domain.memories.long_operations import (
     OperationState,
     OperationTarget,
 )
-from service.domain.memories.specs import SpecChanges
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.convert import memories, specs
@@ -100,7 +99,9 @@ _NAMES = {
 }
 
 
-def spec_changes(request: memory_service_pb2.RebuildMemoryRequest) -> SpecChanges:
+def spec_changes(
+    request: memory_service_pb2.RebuildMemoryRequest,
+) -> Mapping[str, Mapping[str, Any]]:
     """Returns what a rebuilt memory has otherwise. Raises InvalidInput, SchemaInvalid."""
     changes: dict[str, dict[str, Any]] = {}
     for path in request.update_mask.paths:
@@ -108,7 +109,7 @@ def spec_changes(request: memory_service_pb2.RebuildMemoryRequest) -> SpecChange
         changes.setdefault(kind, {}).update(
             _changed(kind, field, getattr(request.new_memory, kind))
         )
-    return SpecChanges(fields=changes)
+    return changes
 
 
 def _changed(kind: str, field: str, message: Any) -> Mapping[str, Any]:

@@ -8,9 +8,10 @@ again.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
-from service.domain.memories.specs import SpecChanges, kinds
+from service.domain.memories.specs import kinds
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
@@ -205,19 +206,21 @@ class Editor:
         tenant_id: UUID,
         session: str,
         names: tuple[str, str],
-        changes: SpecChanges,
+        changes: Mapping[str, Mapping[str, Any]],
         models: AllowedModels,
     ) -> FoundOperation:
         """Creates the second of `names` from the first, with other settings, from the whole log.
+
+        `changes`: fields of specs, by the kind of memory that they are for.
 
         Raises NotFound, AlreadyExists, Exhausted, InvalidInput (schema; model that is not
         allowed), FailedPrecondition (changes for memories of another kind).
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
-        for kind in changes.fields:
+        for kind in changes:
             refuse_other_kind(old, source.spec, kind)
-        spec = changes.made(source.spec)
+        spec = source.spec.changed(changes.get(source.kind, {}))
         # A model that is not named anew is taken over, and may be allowed no more.
         models.check_spec(spec, f"{source.kind}.")
         return await self._memories.rebuild(tenant_id, session, new, spec, old)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Generic, TypeVar
 
-from service.domain.operations.verifying.chain import ChainCheck, Difference, MemoryRow, RevisionRow
+from service.domain.operations.verifying.chain import ChainCheck, Difference, RevisionRow
 from storage.engine.database import Transaction
 from storage.memories.memories import StoredMemory
 from storage.operations import verifying
@@ -35,14 +35,14 @@ class RevisionChain:
     def finish(self) -> Iterable[Difference | int]:
         """Compares the memory's row with its revisions."""
         stored = self._stored
-        row = MemoryRow(
-            revision=stored.revision,
-            applied_position=stored.applied_position,
-            status=stored.status,
+        found = self._check.finish(
+            stored.revision,
+            stored.applied_position,
             head=stored.head,
+            status=stored.status,
             has_open_letter=stored.stall is not None,
         )
-        return [*self._check.finish(row), self.count]
+        return [*found, self.count]
 
 
 class RowsAhead(Generic[_Row]):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from service.domain.operations.verifying.state import StateCheck, StateRevision
+from service.domain.operations.verifying.state import StateCheck
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import State, StateVector, first_state
 from service.domain.state.working_context import as_value, by_level
@@ -88,10 +88,7 @@ class StateUseCases(KindUseCases):
             missing = sorted(wanted - known.keys())
             read = {one.revision: one for one in await vectors.read_vectors(tx, *key, missing)}
             known = {number: one for number, one in {**known, **read}.items() if number in wanted}
-            whole = StateRevision(
-                row=row, levels=levels, vector=known.get(row.revision), restored=restored
-            )
-            for difference in check.revision(whole, known):
+            for difference in check.revision(row, levels, known, restored):
                 yield difference
         for one in chain.finish():
             yield one

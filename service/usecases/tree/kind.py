@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from service.domain.operations.verifying.tree import LeafText, TreeCheck
+from service.domain.operations.verifying.tree import TreeCheck
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.tree.nodes import Node, TextOffset
 from service.domain.tree.segmenting import SegmentPiece, joined, piece_of
@@ -48,7 +48,8 @@ class TreeUseCases(KindUseCases):
                 yield difference
             for node in nodes:
                 if node.level == 0:
-                    for difference in check.leaf(node, await leaves.under(node)):
+                    tokens, has_words = await leaves.under(node)
+                    for difference in check.leaf(node, tokens, has_words=has_words):
                         yield difference
         for difference in check.finish(is_sealed=stored.status == "sealed"):
             yield difference
@@ -63,14 +64,17 @@ class _LeafTexts:
         self._tx = tx
         self._key = (session_key, memory_id)
 
-    async def under(self, leaf: Node) -> LeafText:
-        """Returns the text of a leaf, compared with what is stored of it."""
+    async def under(self, leaf: Node) -> tuple[int | None, bool]:
+        """Returns the tokens of a leaf's text, and whether the words that are stored are its own.
+
+        None when the log has no such places.
+        """
         text = await self._text(leaf.start, leaf.end)
         if text is None:
-            return LeafText(tokens=None, has_words=False)
+            return None, False
         kept = trees.indexed(text)
         same = await verifying.has_words(self._tx, *self._key, leaf.number, kept)
-        return LeafText(tokens=estimate_tokens(text), has_words=same)
+        return estimate_tokens(text), same
 
     async def _text(self, start: TextOffset, end: TextOffset) -> str | None:
         """Returns the text from `start` to before `end`; None when the log has no such offsets."""

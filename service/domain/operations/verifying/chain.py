@@ -36,20 +36,6 @@ class RevisionRow:
         return Difference(name=name, place=f"revision {self.revision}", said=said)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryRow:
-    """What a memory's row says of its revisions."""
-
-    revision: int
-    applied_position: int
-    #: "active", "stalled" or "sealed".
-    status: str
-    #: The session's head at the same moment.
-    head: int
-    #: Whether a dead letter says why it is stalled.
-    has_open_letter: bool
-
-
 class ChainCheck:
     """Checks every revision in order, then the memory's row."""
 
@@ -75,23 +61,28 @@ class ChainCheck:
             said = f"its kind is {row.kind}"
             yield row.differs("revision.kind", said)
 
-    def finish(self, memory: MemoryRow) -> Iterator[Difference]:
-        """Checks what the memory's row says."""
+    def finish(
+        self, revision: int, applied_position: int, *, head: int, status: str, has_open_letter: bool
+    ) -> Iterator[Difference]:
+        """Checks what the memory's row says, with the session's head at the same moment.
+
+        `has_open_letter`: a dead letter says why it is stalled.
+        """
         last = self._last
         reached = (-1, 0) if last is None else (last.revision, last.to_position)
-        if reached != (memory.revision, memory.applied_position):
+        if reached != (revision, applied_position):
             said = (
-                f"the memory is at revision {memory.revision}, position {memory.applied_position};"
+                f"the memory is at revision {revision}, position {applied_position};"
                 f" its revisions end at {reached[0]}, position {reached[1]}"
             )
             yield Difference(name="memory.cursor", place="memory", said=said)
-        if reached[1] > memory.head:
-            said = f"it has applied position {reached[1]}, and the log's head is {memory.head}"
+        if reached[1] > head:
+            said = f"it has applied position {reached[1]}, and the log's head is {head}"
             yield Difference(name="memory.ahead", place="memory", said=said)
-        if (memory.status == "stalled") is not memory.has_open_letter:
-            said = f"it is {memory.status}, and "
-            said += "a dead letter is open" if memory.has_open_letter else "no dead letter is open"
+        if (status == "stalled") is not has_open_letter:
+            said = f"it is {status}, and "
+            said += "a dead letter is open" if has_open_letter else "no dead letter is open"
             yield Difference(name="memory.status", place="memory", said=said)
-        if (memory.status == "sealed") is not (last is not None and last.kind == "seal"):
-            said = f"it is {memory.status}, and its last revision is a {last.kind if last else '-'}"
+        if (status == "sealed") is not (last is not None and last.kind == "seal"):
+            said = f"it is {status}, and its last revision is a {last.kind if last else '-'}"
             yield Difference(name="memory.status", place="memory", said=said)

@@ -1,7 +1,6 @@
 """Verifies a state memory: the vectors in use after each revision, and their origin."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.state.spec import StateSpec
@@ -13,19 +12,6 @@ from service.domain.state.vectors import (
     VectorLevels,
     first_state,
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateRevision:
-    """All that is stored of a revision."""
-
-    row: RevisionRow
-    #: Which vectors are in use after it; None when no row says so.
-    levels: VectorLevels | None
-    #: Its new vector, if any.
-    vector: StateVector | None
-    #: The levels that a rollback restores.
-    restored: VectorLevels | None = None
 
 
 class StateCheck:
@@ -40,17 +26,25 @@ class StateCheck:
         return frozenset({TASK_REVISION, *(one for run in self._levels.runs for one in run)})
 
     def revision(
-        self, one: StateRevision, vectors: Mapping[int, StateVector]
+        self,
+        row: RevisionRow,
+        levels: VectorLevels | None,
+        vectors: Mapping[int, StateVector],
+        restored: VectorLevels | None = None,
     ) -> Iterator[Difference]:
-        """Checks the next revision; `vectors` has those in use before it, and its own."""
-        row = one.row
-        wanted = self._wanted(one)
-        if (one.vector is None) is not (row.kind == "rollback"):
-            said = "it has no vector" if one.vector is None else "it has a vector"
+        """Checks the next revision; `vectors` has those in use before it, and its own.
+
+        `levels`: the vectors in use after it; None when no row says so. `restored`: those that
+        a rollback restores.
+        """
+        vector = vectors.get(row.revision)
+        wanted = self._wanted(row, levels or self._levels, vector, restored)
+        if (vector is None) is not (row.kind == "rollback"):
+            said = "it has no vector" if vector is None else "it has a vector"
             yield row.differs("state.vector", f"it is a {row.kind}, and {said}")
-        elif one.vector is not None:
-            yield from self._vector(row, one.vector, vectors)
-        if one.levels is None or one.levels != wanted:
+        elif vector is not None:
+            yield from self._vector(row, vector, vectors)
+        if levels is None or levels != wanted:
             said = "the vectors in use after it are not those that follow from its kind"
             yield row.differs("state.levels", said)
         stack = wanted.stack()
@@ -60,18 +54,24 @@ class StateCheck:
             yield row.differs("state.digest", "its digest is not that of the vectors in use")
         self._levels = wanted
 
-    def _wanted(self, one: StateRevision) -> VectorLevels:
+    def _wanted(
+        self,
+        row: RevisionRow,
+        stored: VectorLevels,
+        vector: StateVector | None,
+        restored: VectorLevels | None,
+    ) -> VectorLevels:
         """Returns the levels after a revision, by those before it."""
-        number, stored = one.row.revision, one.levels or self._levels
-        if one.row.kind == "create":
+        if row.kind == "create":
             return VectorLevels()
-        if one.row.kind == "rollback":
-            return one.restored or stored
-        if one.vector is None:
+        if row.kind == "rollback":
+            return restored or stored
+        if vector is None:
             return stored
-        if one.vector.level == STEPS_LEVEL:
-            return self._levels.with_steps(number, episode_vectors=self._spec.episode_vectors)
-        return self._levels.with_episode(number, one.vector.level)
+        if vector.level == STEPS_LEVEL:
+            episode_vectors = self._spec.episode_vectors
+            return self._levels.with_steps(row.revision, episode_vectors=episode_vectors)
+        return self._levels.with_episode(row.revision, vector.level)
 
     def _vector(
         self, row: RevisionRow, vector: StateVector, vectors: Mapping[int, StateVector]

@@ -3,7 +3,6 @@
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.tree.growth import GrowingLevels
@@ -11,16 +10,6 @@ from service.domain.tree.nodes import Node, TextOffset
 
 #: Makes a revision's digest: SHA-256 over its parent's digest and its nodes.
 Digest = Callable[[bytes, Iterable[Node]], bytes]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeafText:
-    """What the log has under a leaf."""
-
-    #: Tokens of it, by `estimate_tokens`; None when the log has no such places.
-    tokens: int | None
-    #: Whether the leaf's words are those of it.
-    has_words: bool
 
 
 class TreeCheck:
@@ -58,16 +47,19 @@ class TreeCheck:
             said = f"its leaves go up to position {last}, and it has read up to {row.to_position}"
             yield row.differs("tree.coverage", said)
 
-    def leaf(self, node: Node, found: LeafText) -> Iterator[Difference]:
-        """Compares a leaf with the log."""
-        if found.tokens is None:
+    def leaf(self, node: Node, tokens: int | None, *, has_words: bool) -> Iterator[Difference]:
+        """Compares a leaf with the log: its tokens, and whether the leaf's words are its own.
+
+        `tokens` are None when the log has no such places.
+        """
+        if tokens is None:
             said = "it covers places that the log does not have"
             yield _differs("tree.coverage", node, said)
             return
-        if found.tokens != node.text_tokens:
-            said = f"its text has {found.tokens} tokens, and it says {node.text_tokens}"
+        if tokens != node.text_tokens:
+            said = f"its text has {tokens} tokens, and it says {node.text_tokens}"
             yield _differs("tree.tokens", node, said)
-        if not found.has_words:
+        if not has_words:
             said = "its words are not those of its text"
             yield _differs("tree.words", node, said)
 

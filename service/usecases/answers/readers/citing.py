@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.answers.citations import best_position
@@ -26,15 +25,6 @@ MAX_CITATIONS = 20
 MAX_SOURCES = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cited:
-    """A path of a memory, and the amendments of steps that may have written its value."""
-
-    path: Path
-    value: Json
-    sources: Sequence[LoggedAmendment]
-
-
 async def cite(
     tx: Transaction,
     key: tuple[UUID, UUID],
@@ -46,26 +36,27 @@ async def cite(
 
     What was written by hand has no chunk, and no citation.
     """
+    values = {path: memory.value_at(path) for path in paths[:MAX_CITATIONS]}
     cited = [
-        Cited(path=path, value=value, sources=await _sources(tx, key, path, value, at_revision))
-        for path, value in ((path, memory.value_at(path)) for path in paths[:MAX_CITATIONS])
+        (path, value, await _sources(tx, key, path, value, at_revision))
+        for path, value in values.items()
     ]
-    ranges = {(s.from_position, s.to_position) for one in cited for s in one.sources}
+    ranges = {(s.from_position, s.to_position) for *_, sources in cited for s in sources}
     texts = await chunks.read_texts(tx, key[0], sorted(ranges))
     found: dict[tuple[int, str], StoredCitation] = {}
-    for one in cited:
-        excerpt = one.value if isinstance(one.value, str) else canonical(one.value)
-        shown = {p: texts[p] for s in one.sources for p in _positions(s)}
+    for path, value, sources in cited:
+        excerpt = value if isinstance(value, str) else canonical(value)
+        shown = {p: texts[p] for s in sources for p in _positions(s)}
         if not shown:
             continue
         position = best_position(excerpt, sorted(shown.items()))
         citation = StoredCitation(
             position=position,
-            path=str(one.path),
-            revision=next(s.revision for s in one.sources if position in _positions(s)),
+            path=str(path),
+            revision=next(s.revision for s in sources if position in _positions(s)),
             excerpt=excerpt[:EXCERPT_CHARACTERS],
         )
-        found[(position, str(one.path))] = spanned(citation, shown[position])
+        found[(position, str(path))] = spanned(citation, shown[position])
     return list(found.values())
 
 
