@@ -48,11 +48,14 @@ class Answerer(OnDemandJob[StoredAnswer]):
     ) -> None:
         """Without `ranks` no log is browsed."""
         super().__init__(database, gateway, marker_key, config)
-        calls = AnswerCalls(database, gateway)
         kit = ReaderKit(
-            database=database, calls=calls, facts=facts, marker_key=marker_key, config=config
+            database=database,
+            calls=AnswerCalls(database, gateway),
+            facts=facts,
+            marker_key=marker_key,
+            config=config,
         )
-        self._shaper = Shaper(calls, facts, marker_key)
+        self._shaper = Shaper(kit)
         #: The answers that this process is making, so that they end when a client cancels them.
         self.active = ActiveAnswers(database, gateway)
         self._navigator = Navigator(kit)

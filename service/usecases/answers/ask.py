@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from service.domain.answers.answer_updates import Listener, TextPiece
-from service.domain.answers.trajectory import (
-    Event,
-)
+from service.domain.answers.trajectory import Event
 from service.domain.values.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -1,6 +1,6 @@
 """Shapes answers into the form that their questions ask for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,7 @@ from service.domain.values.json_values import canonical
 from service.domain.values.reasons import Reason
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
-from service.llm.providers.facts import ModelFacts
-from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer
+from service.usecases.answers.readers.answering import MadeAnswer, ReaderKit
 from service.usecases.answers.response_forms import checker, read_form
 from storage.answers.answers import StoredAnswer
 
@@ -36,15 +35,8 @@ def check_response_schema(text: str) -> dict[str, Any]:
 class Shaper:
     """Shapes answers in one worker process."""
 
-    def __init__(
-        self,
-        calls: AnswerCalls,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-    ) -> None:
-        self._calls = calls
-        self._facts = facts
-        self._marker_key = marker_key
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
 
     async def shape(self, item: WorkItem, asked: StoredAnswer, made: MadeAnswer) -> MadeAnswer:
         """Returns the answer with its value, by the model that read; without one when none fits.
@@ -80,7 +72,7 @@ class Shaper:
 
         Its events follow `after`, and all others there. Raises ModelFailure.
         """
-        model = made.model
+        model, calls = made.model, self._kit.calls
         flow = shape(
             ShapeContent(
                 query=asked.query,
@@ -89,10 +81,10 @@ class Shaper:
                 schema=schema,
             ),
             check=check,
-            **self._facts(model).terms(self._marker_key),
+            **self._kit.facts(model).terms(self._kit.marker_key),
         )
-        shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
-        first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING, after)
+        shaped: Shaped = await drive(flow, lambda ask: calls.call(item, asked, ask, model))
+        first = await calls.next_ordinal(item, asked, EventKind.SHAPING, after)
         await self._tell(item, asked, shaped, first)
         return shaped, first + len(shaped.tries) - 1
 
@@ -107,4 +99,4 @@ class Shaper:
                 template=SHAPE,
                 **reply_fields([one.reply]),
             )
-            await self._calls.record(item, asked, event)
+            await self._kit.calls.record(item, asked, event)

@@ -8,10 +8,7 @@ from uuid import UUID
 import structlog
 
 from service.domain.answers.replaying import NotReplayable, own_events, prompts_of
-from service.domain.answers.trajectory import (
-    Action,
-    Event,
-)
+from service.domain.answers.trajectory import Action, Event
 from service.domain.memories.specs import kinds_read_by
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelRequest
@@ -21,6 +18,7 @@ from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
 from service.usecases.answers.ask import answer_not_found
+from service.usecases.answers.readers.answering import ReadingKit
 from service.usecases.answers.readers.auto import as_chosen
 from service.usecases.answers.readers.browse import BrowseTerms, ranked_in
 from service.usecases.answers.readers.browsed_log import BrowsedLog, BrowseHit
@@ -70,9 +68,7 @@ class Trajectories:
         config: Config,
     ) -> None:
         self._database = database
-        self._facts = facts
-        self._marker_key = marker_key
-        self._config = config
+        self._kit = ReadingKit(database=database, facts=facts, marker_key=marker_key, config=config)
 
     async def events(
         self,
@@ -157,7 +153,7 @@ class Trajectories:
             if flow is None:
                 return ()
             prompts: Any = prompts_of(flow, events)
-            limit = self._config.browse_concurrency
+            limit = self._kit.config.browse_concurrency
             found: Sequence[tuple[Event, ModelRequest]] = await drive(prompts, fetch, limit=limit)
         except (NotReplayable, TextTooLong) as error:
             _log.info("trajectory left out", answer=str(asked.answer_id), cause=str(error))
@@ -167,14 +163,8 @@ class Trajectories:
     async def _navigation(
         self, tenant_id: UUID, asked: StoredAnswer, events: Sequence[Event]
     ) -> _Replay:
-        terms = Terms.of(
-            asked.spec,
-            default_model=self._config.model,
-            facts=self._facts,
-            marker_key=self._marker_key,
-        )
-        most = self._config.limits.max_tail_bytes
-        reader = await terms.reader(self._database, tenant_id, asked, tail_bytes=most)
+        terms = Terms.of(asked.spec, self._kit)
+        reader = await terms.reader(self._kit, tenant_id, asked)
         if reader is None:
             return None, _refuse
         return terms.flow(asked, reader.root), reader.fetch
@@ -182,19 +172,14 @@ class Trajectories:
     async def _browsing(
         self, tenant_id: UUID, asked: StoredAnswer, events: Sequence[Event]
     ) -> _Replay:
-        terms = BrowseTerms.of(
-            asked,
-            model=asked.model,
-            facts=self._facts,
-            marker_key=self._marker_key,
-        )
+        terms = BrowseTerms.of(asked, asked.model, self._kit)
         held = wanted_log_of(self._database, tenant_id, asked)
         log = await BrowsedLog.open(
             held,
             terms.pack(asked.worded),
             _NoRanks(),
             ranked_in(events),
-            max_bytes=self._config.limits.max_browsed_bytes,
+            max_bytes=self._kit.config.limits.max_browsed_bytes,
             left_out=asked.left_out,
         )
         return terms.flow(asked.worded, log.frames), log.fetch

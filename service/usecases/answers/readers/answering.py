@@ -129,16 +129,22 @@ class AnswerCalls:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReaderKit:
-    """What every reader of one worker process works with."""
+class ReadingKit:
+    """What readings of one process work with, those that were made before too."""
 
     database: Database
-    calls: AnswerCalls
     #: What is known of a model, by its name.
     facts: Callable[[str], ModelFacts]
     #: Derives the marks about texts from outside.
     marker_key: bytes
     config: Config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderKit(ReadingKit):
+    """What every reader of one worker process works with."""
+
+    calls: AnswerCalls
 
 
 class ReadKind(Protocol):

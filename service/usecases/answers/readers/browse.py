@@ -21,6 +21,7 @@ from service.usecases.answers.readers.answering import (
     EXCERPT_CHARACTERS,
     MadeAnswer,
     ReaderKit,
+    ReadingKit,
     ReadingReplies,
 )
 from service.usecases.answers.readers.browsed_log import BrowsedLog, Pack, Ranks
@@ -49,20 +50,13 @@ class BrowseTerms:
     marker_key: bytes
 
     @classmethod
-    def of(
-        cls,
-        asked: StoredAnswer,
-        *,
-        model: str,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-    ) -> "BrowseTerms":
-        """Returns the terms of an answer; `facts` knows models."""
+    def of(cls, asked: StoredAnswer, model: str, kit: ReadingKit) -> "BrowseTerms":
+        """Returns the terms of an answer."""
         chosen = None if asked.chosen is None else asked.chosen.browsing
         request = chosen or asked.browsing or BrowseRequest()
         options = asked.options or options_of(asked.response_schema)
         request = replace(request, options=options or request.options)
-        return cls(request=request, model=model, facts=facts(model), marker_key=marker_key)
+        return cls(request=request, model=model, facts=kit.facts(model), marker_key=kit.marker_key)
 
     @property
     def window_tokens(self) -> int:
@@ -110,17 +104,12 @@ class Browser:
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """Finds the answer to a question in the log, and what it rests on.
 
-        Each event is stored before the next move. Made again after a failure, or by another
-        worker, it gets the replies that are in the ledger and the pieces that retrieval named,
-        and stores the same events, which are there already, up to where it stopped. Raises
+        Each event is stored before the next move. Made again after a failure, it gets the pieces
+        that retrieval named, and stores the same events up to where it stopped. Raises
         ModelFailure, TextTooLong, WindowPassed.
         """
-        terms = BrowseTerms.of(
-            asked,
-            model=asked.wanted_model or self._kit.config.model,
-            facts=self._kit.facts,
-            marker_key=self._kit.marker_key,
-        )
+        model = asked.wanted_model or self._kit.config.model
+        terms = BrowseTerms.of(asked, model, self._kit)
         log = await BrowsedLog.open(
             wanted_log_of(self._kit.database, item.tenant_id, asked),
             terms.pack(asked.worded),

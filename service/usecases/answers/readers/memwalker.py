@@ -1,6 +1,6 @@
 """Answers a question from the levels of a memory, move by move."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from service.usecases.answers.readers.answering import (
     EXCERPT_CHARACTERS,
     MadeAnswer,
     ReaderKit,
+    ReadingKit,
     ReadingReplies,
 )
 from service.usecases.answers.readers.levels import LevelsReader
@@ -27,7 +28,6 @@ from service.usecases.answers.readers.spans import spanned
 from service.usecases.answers.readers.state_reading import StateReader
 from service.usecases.answers.readers.tree_reading import TreeReader
 from storage.answers.answers import StoredAnswer, StoredCitation
-from storage.engine.database import Database
 
 #: Why there is no answer.
 NO_ANSWER_TEXTS = {
@@ -59,41 +59,31 @@ class Terms:
     marker_key: bytes
 
     @classmethod
-    def of(
-        cls,
-        kept: MemorySpec,
-        *,
-        default_model: str,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-    ) -> "Terms":
-        """Returns the terms of a memory that has levels; `facts` knows models."""
+    def of(cls, kept: MemorySpec, kit: ReadingKit) -> "Terms":
+        """Returns the terms of a memory that has levels."""
         assert isinstance(kept, Navigable), "other kinds are refused"
         spec = kept.as_tree()
-        building = spec.model or default_model
+        building = spec.model or kit.config.model
         model = spec.navigation_model or building
         return cls(
             spec=spec,
             model=model,
-            facts=facts(model),
-            building_facts=facts(building),
-            marker_key=marker_key,
+            facts=kit.facts(model),
+            building_facts=kit.facts(building),
+            marker_key=kit.marker_key,
         )
 
     async def reader(
-        self, database: Database, tenant_id: UUID, asked: StoredAnswer, *, tail_bytes: int
+        self, kit: ReadingKit, tenant_id: UUID, asked: StoredAnswer
     ) -> LevelsReader | None:
-        """Opens the levels that a question is asked of; returns None when there is no text.
-
-        Of text that has no node yet it holds at most `tail_bytes`.
-        """
+        """Opens the levels that a question is asked of; returns None when there is no text."""
         return await LEVELS[asked.spec.kind].open(
-            database,
+            kit.database,
             tenant_id,
             asked,
             spec=self.spec,
             count=self.building_facts.count,
-            tail_bytes=tail_bytes,
+            tail_bytes=kit.config.limits.max_tail_bytes,
         )
 
     def flow(self, asked: StoredAnswer, root: NodeView) -> FetchingFlow[Navigation]:
@@ -118,24 +108,13 @@ class Navigator:
         self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """Finds the answer to a question, and what it rests on.
+        """Finds the answer to a question, and what it rests on. Raises ModelFailure, TextTooLong.
 
-        Each event is stored before the next move. Made again after a failure, or by another
-        worker, it gets the replies that are in the ledger and stores the same events, which are
-        there already, up to where it stopped. Raises ModelFailure, TextTooLong.
+        Each event is stored before the next move. Made again after a failure, it stores the same
+        events up to where it stopped.
         """
-        terms = Terms.of(
-            asked.spec,
-            default_model=self._kit.config.model,
-            facts=self._kit.facts,
-            marker_key=self._kit.marker_key,
-        )
-        reader = await terms.reader(
-            self._kit.database,
-            item.tenant_id,
-            asked,
-            tail_bytes=self._kit.config.limits.max_tail_bytes,
-        )
+        terms = Terms.of(asked.spec, self._kit)
+        reader = await terms.reader(self._kit, item.tenant_id, asked)
         if reader is None:
             return _made(await self._empty(item, asked), (), asked, terms.model)
         replies = ReadingReplies(self._kit.calls, item, asked, reader.fetch, terms.model)
