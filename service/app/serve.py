@@ -43,7 +43,7 @@ from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
-from service.usecases.search.reranking import Reranker
+from service.usecases.search.reranking import order_texts
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.comparing import Comparer
@@ -102,9 +102,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         gateway = await open_gateway(
             config, database, stack, Prices(config), remote=remote, when_asked=True
         )
-        reranker = Reranker(gateway, facts, keys.marker, config)
+        rerank = partial(order_texts, gateway, facts, keys.marker, config)
         embedder = embedder_of(config, database)
-        searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
+        searcher = Searcher(database, embedder, rerank, config, call_off=gateway.call_off)
         server = Server(
             Services(
                 sessions=SessionService(

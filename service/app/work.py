@@ -29,7 +29,7 @@ from service.usecases.operations.deleting import Remover
 from service.usecases.operations.gauges import observe_circuits, observe_whether
 from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
-from service.usecases.search.reranking import Reranker
+from service.usecases.search.reranking import order_texts
 from service.usecases.search.search import Searcher
 from storage.engine.tasks import cancel
 from storage.memories import queue
@@ -77,8 +77,8 @@ async def work(
         wake_ups = WakeUps(dispatcher.wake_up, dispatcher.want)
         facts = Facts(config).of
         embedder = embedder_of(config, database)
-        reranker = Reranker(gateway, facts, keys.marker, config)
-        searcher = Searcher(database, embedder, reranker.order, config)
+        rerank = partial(order_texts, gateway, facts, keys.marker, config)
+        searcher = Searcher(database, embedder, rerank, config)
         tools = StepTools(
             database=database,
             gateway=gateway,

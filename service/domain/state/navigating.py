@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.vectors import STEPS_LEVEL, StateVector
-from service.domain.tree.forest import Forest, over, tail_views
+from service.domain.tree.forest import forest_of
 from service.domain.tree.nodes import NodeView, TextOffset
 from service.domain.tree.segmenting import Cut
 from service.domain.tree.spec import TreeSpec
@@ -43,21 +43,6 @@ def vector_view(vector: StateVector, *, text_bytes: int) -> NodeView:
     )
 
 
-def forest_of(tops: Sequence[NodeView], tail: Sequence[Cut], spec: TreeSpec) -> Forest | None:
-    """Returns all levels under one root; None when there is no text.
-
-    Both in the order of the text. Sizes are estimated, whatever the model: there may be
-    ten thousand tops.
-    """
-    return over(
-        tops,
-        tail_views(tail, spec.summary_tokens, estimate_tokens),
-        max_children=spec.max_children,
-        summary_tokens=spec.summary_tokens,
-        count=estimate_tokens,
-    )
-
-
 def divided(
     view: NodeView, cuts: Sequence[Cut], spec: TreeSpec
 ) -> tuple[NodeView, dict[str, NodeView]]:
@@ -66,7 +51,7 @@ def divided(
     One piece, and the vector is a leaf.
     """
     assert view.level == STEPS_LEVEL, "others have children of their own"
-    forest = forest_of((), cuts, spec)
+    forest = forest_of((), cuts, spec, estimate_tokens)
     if forest is None or forest.root.is_leaf:
         return view, {}
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from service.domain.prompting.cutting import shortened
 from service.domain.tree.nodes import Node, NodeView
 from service.domain.tree.segmenting import Cut
-
-__all__ = ["ROOT", "Forest", "over", "shortened", "tail_views", "view_of"]
+from service.domain.tree.spec import TreeSpec
 
 ROOT = "root"
 
@@ -59,6 +58,22 @@ def over(
             views |= {view.node_id: view for view in made}
     root = row[0] if len(row) == 1 else _parent(ROOT, row, summary_tokens, count)
     return Forest(root=root, views={**views, root.node_id: root})
+
+
+def forest_of(
+    tops: Sequence[NodeView], tail: Sequence[Cut], spec: TreeSpec, count: Callable[[str], int]
+) -> Forest | None:
+    """Returns all levels under one root; None when there is no text.
+
+    Both in the order of the text.
+    """
+    return over(
+        tops,
+        tail_views(tail, spec.summary_tokens, count),
+        max_children=spec.max_children,
+        summary_tokens=spec.summary_tokens,
+        count=count,
+    )
 
 
 def view_of(node: Node) -> NodeView:

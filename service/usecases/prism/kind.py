@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
 from service.domain.operations.verifying.chain import Difference
-from service.domain.operations.verifying.prism import PrismCheck, PrismRevision
+from service.domain.operations.verifying.prism import PrismCheck
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Rules
 from service.domain.prism.memory import PrismMemory
@@ -84,14 +84,14 @@ class PrismUseCases(KindUseCases):
             restored = None
             if row.restored_revision is not None:
                 restored = await _restored(tx, stored, row.restored_revision)
-            whole = PrismRevision(
-                row=row,
-                amendments=await amended.of(row.revision),
+            found = check.revision(
+                row,
+                await amended.of(row.revision),
                 base=next(iter(await bases.of(row.revision)), None),
                 snapshot=next(iter(await snapshots.of(row.revision)), None),
                 restored=restored,
             )
-            for difference in check.revision(whole):
+            for difference in found:
                 yield difference
         newest = await verifying.newest_value(tx, *key)
         if newest is None:

@@ -127,7 +127,7 @@ class FoundPage:
     chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
 
 
-#: `Reranker.order`.
+#: `reranking.order_texts`, of a process.
 Reranks = Callable[..., Awaitable[Sequence[int]]]
 
 

@@ -39,7 +39,6 @@ class TreeUseCases(KindUseCases):
             RowsAhead(verifying.nodes(tx, *key, level))
             for level in await verifying.levels(tx, *key)
         ]
-        leaves = _LeafTexts(tx, *key)
         async for row, told in chain.rows():
             for one in told:
                 yield one
@@ -48,7 +47,7 @@ class TreeUseCases(KindUseCases):
                 yield difference
             for node in nodes:
                 if node.level == 0:
-                    tokens, has_words = await leaves.under(node)
+                    tokens, has_words = await _text_under(tx, key, node)
                     for difference in check.leaf(node, tokens, has_words=has_words):
                         yield difference
         for difference in check.finish(is_sealed=stored.status == "sealed"):
@@ -57,48 +56,43 @@ class TreeUseCases(KindUseCases):
             yield one
 
 
-class _LeafTexts:
-    """Reads the text under consecutive leaves from the log."""
+async def _text_under(
+    tx: Transaction, key: tuple[UUID, UUID], leaf: Node
+) -> tuple[int | None, bool]:
+    """Returns the tokens of a leaf's text, and whether the words that are stored are its own.
 
-    def __init__(self, tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
-        self._tx = tx
-        self._key = (session_key, memory_id)
+    None when the log has no such places.
+    """
+    text = await _text(tx, key[0], leaf.start, leaf.end)
+    if text is None:
+        return None, False
+    same = await verifying.has_words(tx, *key, leaf.number, trees.indexed(text))
+    return estimate_tokens(text), same
 
-    async def under(self, leaf: Node) -> tuple[int | None, bool]:
-        """Returns the tokens of a leaf's text, and whether the words that are stored are its own.
 
-        None when the log has no such places.
-        """
-        text = await self._text(leaf.start, leaf.end)
-        if text is None:
-            return None, False
-        kept = trees.indexed(text)
-        same = await verifying.has_words(self._tx, *self._key, leaf.number, kept)
-        return estimate_tokens(text), same
-
-    async def _text(self, start: TextOffset, end: TextOffset) -> str | None:
-        """Returns the text from `start` to before `end`; None when the log has no such offsets."""
-        pieces: list[SegmentPiece] = []
-        after = start.position - 1
-        while after < end.last_position:
-            limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
-            page = await chunks.read(self._tx, self._key[0], after, limit)
-            for logged in page:
-                whole = piece_of(logged)
-                upto = end.offset if logged.position == end.position else len(whole.text)
-                begin = start.offset if logged.position == start.position else 0
-                if upto > len(whole.text) or (begin and begin >= len(whole.text)):
-                    return None
-                part = whole.text[begin:upto]
-                pieces.append(
-                    SegmentPiece(
-                        position=whole.position, offset=begin, text=part, whole=whole.whole
-                    )
-                )
-            if len(page) < limit or page[-1].position != after + limit:
+async def _text(
+    tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
+) -> str | None:
+    """Returns the text from `start` to before `end`; None when the log has no such offsets."""
+    pieces: list[SegmentPiece] = []
+    after = start.position - 1
+    while after < end.last_position:
+        limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
+        page = await chunks.read(tx, session_key, after, limit)
+        for logged in page:
+            whole = piece_of(logged)
+            upto = end.offset if logged.position == end.position else len(whole.text)
+            begin = start.offset if logged.position == start.position else 0
+            if upto > len(whole.text) or (begin and begin >= len(whole.text)):
                 return None
-            after += limit
-        return joined(pieces)
+            part = whole.text[begin:upto]
+            pieces.append(
+                SegmentPiece(position=whole.position, offset=begin, text=part, whole=whole.whole)
+            )
+        if len(page) < limit or page[-1].position != after + limit:
+            return None
+        after += limit
+    return joined(pieces)
 
 
 class TreeValues(ValueReader):

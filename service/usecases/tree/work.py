@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import SpanContext
 
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.flows import ModelRequest
-from service.domain.tree.forest import shortened
 from service.domain.tree.nodes import SummarySource, TextOffset
 from service.domain.tree.planning import Planned, TreePlan
 from service.domain.tree.spec import TreeSpec

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.prism.amending import copied, replay
@@ -12,19 +11,8 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schemas.tree import Mismatch, Schema
 from service.domain.values.json_values import Json, canonical, restore
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrismRevision:
-    """All that is stored of a revision."""
-
-    row: RevisionRow
-    #: With their ordinals; None for one that cannot be read.
-    amendments: Sequence[tuple[int, Amendment | None]]
-    #: Canonical JSON that was saved with it; None where nothing was.
-    base: str | None = None
-    snapshot: str | None = None
-    #: The state that a rollback restores; None when that cannot be read.
-    restored: Json = None
+#: The amendments of a revision, with their ordinals; None for one that cannot be read.
+NumberedAmendments = Sequence[tuple[int, Amendment | None]]
 
 
 class PrismCheck:
@@ -41,27 +29,38 @@ class PrismCheck:
         #: Amendments since the newest base or snapshot.
         self._unsaved = 0
 
-    def revision(self, one: PrismRevision) -> Iterator[Difference]:
-        """Checks the next revision."""
-        if one.row.revision == 0:
+    def revision(
+        self,
+        row: RevisionRow,
+        amendments: NumberedAmendments,
+        *,
+        base: str | None,
+        snapshot: str | None,
+        restored: Json,
+    ) -> Iterator[Difference]:
+        """Checks the next revision, with the canonical JSON that was saved with it, if any.
+
+        `restored`: the state that a rollback restores; None when that cannot be read.
+        """
+        if row.revision == 0:
             self._value = restore(PrismMemory.create(self._schema).value_json)
             self._is_lost = False
-        elif one.row.kind == "rollback":
-            self._value, self._is_lost = copied(one.restored), one.restored is None
-            if one.restored is None:
-                said = f"the state of revision {one.row.restored_revision} cannot be read"
-                yield one.row.differs("prism.rollback", said)
-        yield from self._amend(one)
-        yield from self._compare(one)
+        elif row.kind == "rollback":
+            self._value, self._is_lost = copied(restored), restored is None
+            if restored is None:
+                said = f"the state of revision {row.restored_revision} cannot be read"
+                yield row.differs("prism.rollback", said)
+        yield from self._amend(row, amendments)
+        yield from self._compare(row, base, snapshot)
 
-    def _amend(self, one: PrismRevision) -> Iterator[Difference]:
-        self._unsaved += len(one.amendments)
-        ordinals = [ordinal for ordinal, _ in one.amendments]
+    def _amend(self, row: RevisionRow, amendments: NumberedAmendments) -> Iterator[Difference]:
+        self._unsaved += len(amendments)
+        ordinals = [ordinal for ordinal, _ in amendments]
         if ordinals != list(range(1, len(ordinals) + 1)):
-            yield one.row.differs("prism.amendment", f"its amendments are numbers {ordinals}")
+            yield row.differs("prism.amendment", f"its amendments are numbers {ordinals}")
             self._is_lost = True
             return
-        for ordinal, amendment in one.amendments:
+        for ordinal, amendment in amendments:
             if self._is_lost:
                 return
             try:
@@ -70,24 +69,26 @@ class PrismCheck:
                 self._value = replay(self._schema, self._value, (amendment,))
             except Mismatch as error:
                 said = f"amendment {ordinal} does not apply: {error}"
-                yield one.row.differs("prism.amendment", said)
+                yield row.differs("prism.amendment", said)
                 self._is_lost = True
 
-    def _compare(self, one: PrismRevision) -> Iterator[Difference]:
+    def _compare(
+        self, row: RevisionRow, base: str | None, snapshot: str | None
+    ) -> Iterator[Difference]:
         text = "" if self._is_lost else canonical(self._value)
-        if one.row.kind == "fold" and one.base is not None and not self._is_lost:
+        if row.kind == "fold" and base is not None and not self._is_lost:
             # A fold may put keys into another order.
-            text = self._reordered(one.base, text)
-        if not self._is_lost and _sha(text) != one.row.digest:
+            text = self._reordered(base, text)
+        if not self._is_lost and _sha(text) != row.digest:
             said = "the amendments give another state than its digest says"
-            yield one.row.differs("prism.digest", said)
+            yield row.differs("prism.digest", said)
             self._is_lost = True
-        for name, saved in (("prism.base", one.base), ("prism.snapshot", one.snapshot)):
+        for name, saved in (("prism.base", base), ("prism.snapshot", snapshot)):
             if saved is None:
                 continue
             self._unsaved = 0
-            if _sha(saved) != one.row.digest:
-                yield one.row.differs(name, "what was saved is not the state of its revision")
+            if _sha(saved) != row.digest:
+                yield row.differs(name, "what was saved is not the state of its revision")
             elif self._is_lost:
                 self._value, self._is_lost = restore(saved), False
 

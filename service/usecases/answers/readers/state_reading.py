@@ -8,16 +8,15 @@ left it out, is not shown.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.tokens import TOKEN_BYTES
+from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.state.navigating import (
     divided,
-    forest_of,
     revision_of,
     vector_id,
     vector_view,
 )
 from service.domain.state.vectors import STEPS_LEVEL, StateVector
-from service.domain.tree.forest import Forest
+from service.domain.tree.forest import Forest, forest_of
 from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
@@ -93,7 +92,8 @@ class StateReader(LevelsReader):
             max_bytes=tail_bytes,
             left_out=asked.left_out,
         )
-        forest = await beside(forest_of, tops, tail.cuts, spec)
+        # Sizes are estimated, whatever the model: there may be ten thousand tops.
+        forest = await beside(forest_of, tops, tail.cuts, spec, estimate_tokens)
         if forest is None:
             return None
         reader = cls(*(database, tenant_id, asked, forest, tail), placed=placed, spec=spec)

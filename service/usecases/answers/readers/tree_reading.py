@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.tree.forest import Forest, over, tail_views, view_of
-from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
-from service.domain.tree.segmenting import Cut
+from service.domain.tree.forest import forest_of, view_of
+from service.domain.tree.nodes import BestLeaves, TextOffset
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
 from service.usecases.answers.readers.levels import LevelsReader
@@ -48,7 +47,8 @@ class TreeReader(LevelsReader):
             max_bytes=tail_bytes,
             left_out=asked.left_out,
         )
-        forest = await beside(_forest, [view_of(top.node) for top in tops], tail.cuts, spec, count)
+        views_of_tops = [view_of(top.node) for top in tops]
+        forest = await beside(forest_of, views_of_tops, tail.cuts, spec, count)
         if forest is None:
             return None
         return cls(database, tenant_id, asked, forest, tail)
@@ -87,15 +87,3 @@ class TreeReader(LevelsReader):
         found = await views.read_nodes(tx, asked.session_key, asked.memory_id, ids, asked.revision)
         self._views |= {one: view_of(stored.node) for one, stored in found.items()}
         return found
-
-
-def _forest(
-    tops: Sequence[NodeView], cuts: Sequence[Cut], spec: TreeSpec, count: Callable[[str], int]
-) -> Forest | None:
-    return over(
-        tops,
-        tail_views(cuts, spec.summary_tokens, count),
-        max_children=spec.max_children,
-        summary_tokens=spec.summary_tokens,
-        count=count,
-    )
