@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.asking import NoUse, SaidAnswer, Unusable, free_tokens, usable_or_cut
@@ -17,14 +17,9 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerDraft(Generic[T]):
-    """An answer, and what it rests on."""
+class AnswerDraft(SaidAnswer[T]):
+    """An answer, and what it rests on: quotes, paths or positions."""
 
-    #: Empty when there is none; ends with an ellipsis when it was cut off.
-    text: str
-    #: Quotes, paths or positions, the most important first.
-    sources: tuple[T, ...] = ()
-    is_cut: bool = False
     #: None when there is an answer.
     no_answer: NoAnswer | None = None
     #: In their order; none where no model was asked.
