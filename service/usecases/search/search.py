@@ -141,7 +141,7 @@ class Searcher:
         rerank_call: Reranks,
         config: Config,
         *,
-        call_off: Callable[[CallScope], None] | None = None,
+        call_off: Callable[[CallScope], None] = lambda _: None,
     ) -> None:
         """`call_off` ends the model calls of a search whose client is gone."""
         self._database = database
@@ -171,7 +171,7 @@ class Searcher:
         )
         try:
             searching = self._search(tenant_id, key, query, scope, deadline)
-            page = await for_one_client(searching, partial(self._leave, scope))
+            page = await for_one_client(searching, partial(self._call_off, scope))
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
@@ -188,10 +188,6 @@ class Searcher:
         if page is None:
             raise session_not_found(session)
         return page
-
-    def _leave(self, scope: CallScope) -> None:
-        if self._call_off is not None:
-            self._call_off(scope)
 
     async def search(
         self, tenant_id: UUID, session_key: UUID, query: SearchQuery, *, scope: CallScope

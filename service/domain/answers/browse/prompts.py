@@ -155,7 +155,7 @@ class BrowsePrompts:
     @cached_property
     def _closing_task_tokens(self) -> int:
         tasks = [
-            wording.condense_task(),
+            wording.CONDENSE_TASK,
             *(wording.close_task(CLOSING, from_notes=notes) for notes in (False, True)),
         ]
         return max(map(self.count, tasks))
@@ -229,10 +229,10 @@ class BrowsePrompts:
         """Asks for one note made of several."""
         return self._ask(
             wording.CONDENSE,
-            wording.condense_task(),
+            wording.CONDENSE_TASK,
             self._notes(_numbered(notes)),
             self._last(self.note_tokens),
-            schema=wording.condense_schema(),
+            schema=wording.CONDENSE_SCHEMA,
         )
 
     def guess(

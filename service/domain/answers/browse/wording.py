@@ -127,6 +127,11 @@ _TEXT_FORM = '"text": "Opened in 1932."'
 _QUOTES_FORM = '"quotes": [{"chunk": 12, "words": "exact words of chunk 12"}]'
 
 
+#: The instructions of the prompt that makes one of several notes, and the JSON Schema of that.
+CONDENSE_TASK = _CONDENSE + _DATA + _FORM + '{"text": "Opened in 1932, closed in 1951."}\n'
+CONDENSE_SCHEMA = object_schema({"text": _STRING})
+
+
 def chosen_among(offers: Sequence[BrowseAction]) -> bool:
     """Returns whether a reply must name its action: several are offered besides MOVE."""
     return len([one for one in offers if one is not BrowseAction.MOVE]) > 1
@@ -173,11 +178,6 @@ def close_task(offers: Sequence[BrowseAction], *, from_notes: bool) -> str:
     return begin + _DATA + how + _NO_ANSWER + behind + _FORM + form
 
 
-def condense_task() -> str:
-    """Returns the instructions of the prompt that makes one of several notes."""
-    return _CONDENSE + _DATA + _FORM + '{"text": "Opened in 1932, closed in 1951."}\n'
-
-
 def guess_task(*, from_notes: bool, from_text: bool) -> str:
     """Returns the instructions for choosing an option where nothing gave the answer."""
     begin = _GUESS_NOTES if from_notes else _GUESS_TEXT if from_text else _GUESS_BLIND
@@ -212,11 +212,6 @@ def close_schema(offers: Sequence[BrowseAction], *, from_notes: bool) -> dict[st
 
 def _action_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
     return {"action": _enum(SAID[one] for one in offers)} if chosen_among(offers) else {}
-
-
-def condense_schema() -> dict[str, Any]:
-    """Returns the JSON Schema of a condensed note."""
-    return object_schema({"text": _STRING})
 
 
 def guess_schema(letters: Sequence[str]) -> dict[str, Any]:

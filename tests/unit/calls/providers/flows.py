@@ -552,7 +552,9 @@ def _cases() -> dict[str, Case]:
                     "query": "When it opened.",
                 }
             ),
-            came=lambda result, _: _either(result.option is BrowseOption.INDEPENDENT, Came.WITHOUT),
+            came=lambda result, _: _either(
+                result.result.option is BrowseOption.INDEPENDENT, Came.WITHOUT
+            ),
         ),
         "browse.piece": Case(
             title="a piece of the log",
