@@ -5,8 +5,9 @@ from uuid import UUID
 
 from service.domain.operations.verifying.tree import TreeCheck
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
+from service.domain.tree.borders import SegmentPiece
 from service.domain.tree.nodes import Node, TextOffset
-from service.domain.tree.segmenting import SegmentPiece, joined, piece_of
+from service.domain.tree.segmenting import joined, piece_of
 from service.domain.tree.spec import TreeSpec
 from service.usecases.log.lookup import find_memory
 from service.usecases.memories.kinds import Findings, KindUseCases

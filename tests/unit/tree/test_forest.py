@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.forest import Forest, over, shortened, tail_views, view_of
+from service.domain.tree.forest import Forest, over, tail_views, view_of
 from service.domain.tree.growth import GrowingLevels
 from service.domain.tree.nodes import Node, NodeView, SummarySource, TextOffset
 from service.domain.tree.segmenting import Cut

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.tree.borders import SegmentPiece
 from service.domain.tree.nodes import TextOffset
-from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, joined, piece_of
+from service.domain.tree.segmenting import Cut, Segmenter, joined, piece_of
 from service.llm.splitter import first_piece
 from tests.unit.support.logged import logged_chunk
 

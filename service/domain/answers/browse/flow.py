@@ -13,7 +13,7 @@ read; task understanding, where it is allowed, is one more:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from service.domain.answers.browse.closing import close, close_from, fail
 from service.domain.answers.browse.pieces import Browsed, Frame
@@ -85,7 +85,7 @@ def _understand(reading: BrowseRun) -> FetchingFlow[BrowseOption]:
     reading.calls += len(understood.exchanges)
     result = understood.result
     for one in understood.exchanges:
-        said = {"text": one.fault}
+        said: dict[str, Any] = {"text": one.fault}
         if not one.fault:
             why = f"{result.subject.value}, {result.order.value}"
             said = {"text": result.query, "reasoning": why}

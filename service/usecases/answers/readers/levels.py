@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from service.domain.prompting.flows import Fetch
+from service.domain.tree.borders import SegmentPiece
 from service.domain.tree.forest import Forest
 from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
-from service.domain.tree.segmenting import Cut, SegmentPiece, joined
+from service.domain.tree.segmenting import Cut, joined
 from service.usecases.answers.readers.tails import TailCuts, pieces_between
 from service.usecases.answers.readers.tree_retrieval import NodeText
 from storage.answers.answers import StoredAnswer

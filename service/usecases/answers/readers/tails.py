@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
+from service.domain.tree.borders import SegmentPiece
 from service.domain.tree.nodes import TextOffset
-from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, piece_of
+from service.domain.tree.segmenting import Cut, Segmenter, piece_of
 from service.llm.offloading import beside
 from service.llm.splitter import first_piece
 from service.usecases.answers.readers.log_range import PAGE_BYTES, PAGE_CHUNKS, LogRange
