@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -119,6 +120,7 @@ class _Stream:
         """Nothing is open."""
 
 
+@cache
 def _transport() -> LitellmTransport:
     transport = LitellmTransport(Config())
     transport._litellm = litellm_library()
@@ -147,14 +149,13 @@ def _completed(bodies: list[str]) -> bool:
         return False
     if not getattr(response, "choices", None):
         return False
-    done = _TRANSPORT._completion(response, _ASK, "openai/some-model")
+    done = _transport()._completion(response, _ASK, "openai/some-model")
     done.text.encode()
     if "\0" in done.text or done.input_tokens < 1 or (done.cached_tokens or 0) > done.input_tokens:
         raise Broken("a completion can be stored, and says no more tokens than there are")
     return True
 
 
-_TRANSPORT = _transport()
 # litellm says each finish reason that it does not know.
 logging.getLogger("LiteLLM").setLevel(logging.ERROR)
 
@@ -173,7 +174,7 @@ def _streamed(bodies: list[str]) -> bool:
     response = asyncio.run(
         whole_response(litellm, _Stream(parts), lambda text: heard.append(storable(text)))
     )
-    done = _TRANSPORT._completion(response, replace(_ASK), "openai/some-model")
+    done = _transport()._completion(response, replace(_ASK), "openai/some-model")
     if "".join(heard) not in done.text:
         raise Broken("a stream comes to what was heard of it")
     return True

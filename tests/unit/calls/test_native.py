@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from openai import OpenAIError
 
 from service.llm.providers.failures import ModelFailure, failure_of
 from service.llm.providers.library import litellm_library
@@ -79,5 +78,7 @@ def test_a_defect_is_no_outage() -> None:
     answer.begin(200, {"content-type": "text/event-stream"})
     defect = KeyError("who hears the text")
     assert failure_of(litellm_library(), defect, "m", native=answer) is defect
+    from openai import OpenAIError  # takes a second
+
     lost = failure_of(litellm_library(), OpenAIError("gone"), "m", native=answer)
     assert isinstance(lost, ModelFailure)
