@@ -44,12 +44,12 @@ demo: setup ## run the main job end to end (FILE=path: your own text; TASK=book,
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 # Each of the many processes would compile our own code again where Python is told to keep nothing.
-test: export PYTHONDONTWRITEBYTECODE :=
+test prove test-debian: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
 
 prove: setup ## run the tests that take longer: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
-	PALIMPSEST_TEST_EXAMPLES=100 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment
+	PALIMPSEST_TEST_EXAMPLES=100 $(if $(LONG),PALIMPSEST_TEST_LONG=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment
 ifdef LONG
 	$(BIN)/python -m verification.chaos steps
 	@$(MAKE) --no-print-directory mutants fuzz sweep attack

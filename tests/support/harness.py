@@ -1,5 +1,6 @@
 """Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
 
+import hmac
 import os
 import shutil
 import signal
@@ -8,8 +9,10 @@ import sys
 import tempfile
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from typing import NoReturn
 from unittest import mock
@@ -125,19 +128,23 @@ class Servers:
 
 
 def connect_cheaply(server: PostgresServer) -> None:
-    """Lets passwords be hashed once and not 4,096 times, where the server can (PostgreSQL 16).
+    """Stores the roles' passwords such that they are hashed once to connect, and not 4,096 times.
 
-    That is three quarters of the time that a connection takes, and most tests make several.
+    That is three quarters of the time that a connection takes, and most tests make several. The
+    secrets are those of RFC 5803, as PostgreSQL keeps them.
     """
     with psycopg.connect(server.superuser_url, autocommit=True) as connection:
-        if connection.info.server_version < 160_000:
-            return
-        connection.execute("SET scram_iterations = 1")
         for url in (server.superuser_url, server.url):
             role = conninfo_to_dict(url)
+            salt = os.urandom(16)
+            salted = pbkdf2_hmac("sha256", str(role["password"]).encode(), salt, 1)
+            stored = sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+            of_server = hmac.digest(salted, b"Server Key", "sha256")
+            parts = (b64encode(part).decode() for part in (salt, stored, of_server))
             connection.execute(
                 sql.SQL("ALTER ROLE {} PASSWORD {}").format(
-                    sql.Identifier(str(role["user"])), sql.Literal(role["password"])
+                    sql.Identifier(str(role["user"])),
+                    sql.Literal("SCRAM-SHA-256$1:{}${}:{}".format(*parts)),
                 )
             )
 
