@@ -44,6 +44,7 @@ def says(command: str, address: str) -> list[str]:
     return comparable(command, [*done.stdout.splitlines(), *refused])
 
 
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.out, "width", 200)
     listed = commands(PAGE.partition("## On the command line")[2])

@@ -27,6 +27,7 @@ def in_words(lines: list[str]) -> list[str]:
     return [" ".join(line.split()) for line in lines]
 
 
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.out, "width", 200)
     listed = commands(PAGE.partition("## On the command line")[2])

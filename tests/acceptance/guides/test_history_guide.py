@@ -2,12 +2,15 @@
 
 import sys
 
+import pytest
+
 from tests.acceptance.guides.pages import TIME, commands, printed, program
 from tests.support.guides import section
 
 PAGE = section("prism", "Looking back and editing")
 
 
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(address: str) -> None:
     listed = commands(PAGE)
     assert len(listed) > 10

@@ -24,6 +24,7 @@ def address(servers: Servers) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(address: str) -> None:
     shown = PAGE.partition("## How chunks are found")[0]
     listed = commands(shown)

@@ -4,6 +4,8 @@ import re
 import sys
 import time
 
+import pytest
+
 from tests import ROOT
 from tests.acceptance.guides.pages import commands, printed, program
 
@@ -26,6 +28,7 @@ def comparable(lines: list[str]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(address: str) -> None:
     listed = commands(PAGE)
     assert len(listed) > 10

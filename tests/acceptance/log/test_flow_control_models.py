@@ -67,6 +67,7 @@ async def service(
 
 
 # litellm makes its call in a thread and awaits it then: a client that leaves in between leaves it.
+@pytest.mark.prove
 @pytest.mark.filterwarnings("ignore:.*acompletion:pytest.PytestUnraisableExceptionWarning")
 async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
     url: str, folder: Path

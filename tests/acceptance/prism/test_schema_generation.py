@@ -105,6 +105,7 @@ def test_a_worker_killed_between_two_calls_pays_for_no_reply_twice(
     assert len(model.prompts) == 2
 
 
+@pytest.mark.prove
 def test_what_is_generated_makes_a_memory_from_the_command_line(
     address: str, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_file_that_cannot_be_written_costs_no_schema(address: str, tmp_path: P
     assert done.stdout.startswith("class Notes:\n"), "what was paid for is printed"
 
 
+@pytest.mark.prove
 def test_a_schema_that_is_late_can_be_shown_later(servers: Servers) -> None:
     url = servers.new_database()
     with api(url) as (_, address):

@@ -74,6 +74,7 @@ async def until_heard(
         seconds *= 2
 
 
+@pytest.mark.prove
 async def test_a_search_ends_at_its_deadline_and_takes_its_call_for_a_vector_along(
     url: str, servers: Servers
 ) -> None:

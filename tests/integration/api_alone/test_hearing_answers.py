@@ -106,6 +106,7 @@ async def test_who_waits_hears_of_the_end_whatever_it_is(by_hand: ByHand) -> Non
             await session.cancel_answer(str(uuid4()))
 
 
+@pytest.mark.prove
 async def test_a_deadline_names_the_answer_that_is_made_on(by_hand: ByHand) -> None:
     async with palimpsest.connect(by_hand.address) as client:
         session = client.session("s")

@@ -199,6 +199,7 @@ async def test_a_token_is_checked_though_a_context_waits_for_none(state: State) 
         assert wrong.value.reason == "TOKEN_INVALID"
 
 
+@pytest.mark.prove
 async def test_waiting_ends_at_the_deadline(state: State) -> None:
     with pytest.raises(palimpsest.DeadlineExceeded) as late:
         await state.context(fully_applied=True, timeout=4.5)

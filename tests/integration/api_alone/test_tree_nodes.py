@@ -202,6 +202,7 @@ async def test_reads_say_what_they_read_and_wait_for_it(
     assert await client.call(getattr(stub, call), request) == response
 
 
+@pytest.mark.prove
 async def test_a_read_waits_for_what_is_not_in_the_tree(at: tuple[str, str]) -> None:
     async with palimpsest.connect(at[1], timeout=1.0) as client:
         session = await client.create_session(f"behind-{uuid4().hex}")

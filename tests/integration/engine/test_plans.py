@@ -173,6 +173,7 @@ async def filled(servers: Servers) -> AsyncIterator[Filled]:
         yield made
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("state", STATES)
 def test_a_hot_path_reads_no_more_than_it_needs(filled: Filled, state: str, path: str) -> None:

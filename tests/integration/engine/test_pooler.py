@@ -60,6 +60,7 @@ def test_wake_ups_need_the_server_itself(through: str, signals: bool) -> None:
         Process("serve", settings, "never")
 
 
+@pytest.mark.prove
 async def test_twenty_clients_behind_a_pooler_lose_and_mix_nothing(url: str, through: str) -> None:
     settings = {
         "PALIMPSEST_DATABASE_POOLER": "transaction",

@@ -72,6 +72,7 @@ def test_servers_end_when_their_parent_is_killed(folder: Path) -> None:
     eventually("both servers have ended", lambda: not working_in(folder))
 
 
+@pytest.mark.prove
 def test_the_server_is_durable_closed_and_no_superusers(folder: Path, programs: None) -> None:
     with PostgresServer(folder / "pg") as server, psycopg.connect(server.url) as connection:
         settings = {

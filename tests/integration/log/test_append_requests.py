@@ -183,6 +183,7 @@ async def test_an_id_that_another_method_takes_meanwhile_refuses_that_append_alo
             assert [text for text, *_ in await log_of(session)] == ["a", "c"]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "point",
     [

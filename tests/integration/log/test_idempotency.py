@@ -224,6 +224,7 @@ async def test_an_id_that_is_none_is_refused(client: Any, request_id: str) -> No
     assert (error.reason, list(error.fields)) == ("FIELD_INVALID", ["request_id"])
 
 
+@pytest.mark.prove
 async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, url: str) -> None:
     with api(url) as (_, one), api(url) as (_, other):
         async with palimpsest.connect(one) as here, palimpsest.connect(other) as there:

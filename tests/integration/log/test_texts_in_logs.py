@@ -48,6 +48,7 @@ async def admin(servers: Servers, url: str) -> AsyncIterator[psycopg.AsyncConnec
         yield connection
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("end", END)
 async def test_statements_that_fail_are_logged_without_texts(
     url: str, log: PostgresLog, admin: psycopg.AsyncConnection, end: str

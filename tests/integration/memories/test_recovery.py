@@ -116,6 +116,7 @@ async def deployment(database: Database) -> Deployment:
     return Deployment(database, Script())
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("error", [WRONG_KEY, FAILING, REFUSED])
 async def test_all_wait_for_a_model_that_gives_no_replies_and_go_on_when_it_does(
     deployment: Deployment, error: ModelFailure

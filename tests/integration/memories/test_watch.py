@@ -62,6 +62,7 @@ async def test_a_watch_of_what_is_deleted_ends_with_its_names(memory: palimpsest
     assert gone.value.metadata == {"session": memory.session.id, "memory": "m"}
 
 
+@pytest.mark.prove
 async def test_many_revisions_are_sent_in_order(memory: palimpsest.Memory) -> None:
     async def edit() -> None:
         for number in range(130):

@@ -102,6 +102,7 @@ def calls(database: Database, script: Script) -> Gateway:
     return gateway(script, database)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("encoding", Encoding)
 async def test_a_memory_grows_past_its_window_and_its_prompts_do_not(
     database: Database, encoding: Encoding
@@ -135,6 +136,7 @@ async def test_what_a_step_was_not_shown_is_shown_before_it_is_changed(database:
     assert (await value_of(database))["harbour 3"] == [said(3), "it burnt down"]
 
 
+@pytest.mark.prove
 async def test_a_worker_that_dies_between_two_looks_is_taken_over_without_a_call_more(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_change_of_what_cannot_be_shown_is_rejected_and_reported(
     assert "was not shown" in reason
 
 
+@pytest.mark.prove
 async def test_a_question_to_a_memory_beyond_the_window_is_answered_from_what_fits_it(
     database: Database,
 ) -> None:

@@ -126,6 +126,7 @@ def _assert_bounded(spec: StateSpec, chunks: Sequence[Chunk], said: Sequence[Con
         assert len(context.recent) < spec.period
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("period", "episode_vectors"), [(3, 0), (10, 0), (1, 0), (3, 2)])
 async def test_runs_in_the_form_of_recorded_ones(
     database: Database, period: int, episode_vectors: int

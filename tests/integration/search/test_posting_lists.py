@@ -73,6 +73,7 @@ QUERIES = (
 )
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("indexed", "depth"), [(300, 5), (300, 40), (290, 5), (200, 400)])
 async def test_the_best_by_lists_are_the_best_of_all(
     database: Database, indexed: int, depth: int
@@ -102,6 +103,7 @@ async def test_of_equal_chunks_the_earlier_come(database: Database) -> None:
     assert [hit.position for hit in hits] == [10, 11, 12, 13]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("low", "high"), [(1, 31), (1, 64), (20, 200), (33, 96), (40, 90), (97, 97)]
 )

@@ -293,6 +293,7 @@ async def test_without_budgets_a_check_is_one_query(database: Database) -> None:
     assert "FOR UPDATE" not in sent[0]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seed", range(3))
 async def test_twenty_workers_never_pass_a_budget(url: str, seed: int) -> None:
     """Each begins calls as the gateway does, and ends them with less than it reserved."""

@@ -289,6 +289,7 @@ async def test_a_long_backlog_is_not_read(database: Database) -> None:
     assert (await read(kept)).context.head == 10_001
 
 
+@pytest.mark.prove
 async def test_nothing_is_missing_or_repeated_while_others_write(database: Database) -> None:
     kept = await keeper(database, StateSpec(task="t", episode_vectors=3))
     stop = asyncio.Event()

@@ -65,6 +65,7 @@ class Faulty(Script):
         super().__init__(reply=reply)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("is_retried_first", [False, True], ids=["seal", "retry"])
 @pytest.mark.parametrize("words", ["The 11th sentence", "Part "], ids=["leaf", "parent"])
 @pytest.mark.parametrize("more", [0, 20])

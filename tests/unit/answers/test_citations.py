@@ -1,5 +1,6 @@
 """Which words of a text an answer rests on."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def test_the_earliest_wins_where_nothing_fits() -> None:
     assert best_excerpt("zebra", "", 30) == ""
 
 
+@pytest.mark.prove
 @given(st.text(), st.text(), st.integers(1, 60))
 def test_the_excerpt_is_a_part_of_the_text(value: str, text: str, characters: int) -> None:
     found = best_excerpt(value, text, characters)

@@ -114,6 +114,7 @@ def test_what_is_streamed_of_json(reply: str, told: str) -> None:
     assert json_text_so_far(reply) == told
 
 
+@pytest.mark.prove
 @given(
     st.dictionaries(st.sampled_from(["why", "n", "x"]), st.recursive(
         st.none() | st.integers() | st.text(max_size=8),

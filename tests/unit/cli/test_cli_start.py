@@ -22,6 +22,7 @@ def test_the_command_line_imports_nothing_that_only_servers_need() -> None:
     assert imported("import service.cli.commands", HEAVY) == []
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("command", ["up", "serve", "work", "executor", "migrate"])
 def test_the_commands_of_the_service_import_neither_the_others_nor_the_client(
     command: str,
@@ -35,6 +36,7 @@ print()"""
     assert imported(ended, ("service.cli.run", *OTHERS))[-1] == "service.cli.run"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("process", ["work", "executor"])
 def test_workers_and_executors_import_nothing_that_only_the_api_needs(process: str) -> None:
     code = f"from service.cli import run; from service.app import {process}"

@@ -22,6 +22,7 @@ def signals_as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_midst_of_a_task_ends_all_tasks(
     number: signal.Signals, caplog: pytest.LogCaptureFixture

@@ -90,6 +90,7 @@ async def test_a_service_that_was_never_reached_is_given_up_soon(
     assert "connect(reach_seconds=60) waits longer than 0.3 s" in str(seen.value)
 
 
+@pytest.mark.prove
 async def test_what_takes_connections_and_says_nothing_is_given_up_too() -> None:
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
         host, port = silent.sockets[0].getsockname()
@@ -122,6 +123,7 @@ async def test_a_service_that_was_reached_is_waited_for(monkeypatch: pytest.Monk
     assert len(tried) == 3
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("use", [produce, watch])
 async def test_streams_are_opened_again_when_it_comes_back(
     use: Callable[[palimpsest.Client], Coroutine[Any, Any, object]],

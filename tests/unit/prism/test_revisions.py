@@ -225,6 +225,7 @@ def test_any_text_is_read(text: str) -> None:
             assert PrismMemory.create(SCHEMA).apply(1, revision.amendments).value_json
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "piece",
     [

@@ -54,6 +54,7 @@ def test_a_number_may_belong_to_the_words() -> None:
     assert spans_of([quote], [part])[0].text == "men left."
 
 
+@pytest.mark.prove
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=4), st.text(max_size=40))
 def test_the_best_passage_stands_where_it_says(texts: list[str], said: str) -> None:
     parts = [

@@ -22,6 +22,7 @@ def test_focused_steps_stay_flat_where_whole_ones_grow(ways: dict[str, Any]) -> 
     assert ways["focused"]["missing"] == 0, "nothing that was told is lost"
 
 
+@pytest.mark.prove
 def test_a_model_that_sees_everything_is_the_measure(ways: dict[str, Any]) -> None:
     assert ways["in place"]["repeated"] == ways["amendments"]["repeated"]
     assert ways["in place"]["repeated"] <= ways["focused"]["repeated"]

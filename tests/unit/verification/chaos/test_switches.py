@@ -46,6 +46,7 @@ def test_nothing_happens_without_a_hook() -> None:
     boundary("commit.step", "committed")
 
 
+@pytest.mark.prove
 def test_a_switch_works_once(switches: Switches, acting: None) -> None:
     reach(STEP)
     switches.set(STEP, Action.RAISE)
