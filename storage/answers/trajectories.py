@@ -13,7 +13,7 @@ from service.domain.answers.trajectory import (
     Event,
     EventKind,
 )
-from service.domain.prompting.ends import end_of
+from service.domain.prompting.ends import End, end_of
 from service.domain.tree.recording import Statistics
 from storage.engine.database import Row, Transaction
 from storage.engine.listing import ListPage, walk_rows
@@ -141,7 +141,8 @@ def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
             "ordinal": ordinal,
             "kind": EventKind(fields["kind"]),
             "action": Action(fields["action"]),
-            "end": end_of(fields["end"]),
+            # Older rows leave out the end of a reply that is complete.
+            "end": end_of(fields.get("end", End.COMPLETE)),
             "shown": tuple(fields["shown"]),
             "targets": tuple(fields["targets"]),
         }

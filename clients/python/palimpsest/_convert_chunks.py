@@ -356,7 +356,7 @@ def chunk_filter(
     refuse_unknown("filter", options, ChunkFilterOptions)
     ids: dict[str, Any] = {}
     for name in ("kinds", "threads", "excluded_threads", "sources"):
-        given = options.get(name, ())
+        given = options.get(name) or ()
         # One string is refused as a whole below.
         ids[name] = given if isinstance(given, str) else list(dict.fromkeys(given))  # type: ignore[call-overload]
     return message_of(

@@ -11,7 +11,7 @@ import json
 import struct
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from service.domain.prompting.ends import end_of
 from service.domain.prompting.faults import fault_of
@@ -68,8 +68,11 @@ def request_to_json(order: CallRequest) -> dict[str, Any]:
 
 
 def request_from_json(value: dict[str, Any]) -> CallRequest:
-    """Returns the order that `request_to_json` wrote. Raises ValueError."""
-    return _Order.model_validate({"order": value}).order
+    """Returns the order that `request_to_json` wrote. Raises ValueError, without its texts."""
+    try:
+        return _Order.model_validate({"order": value}).order
+    except ValidationError as error:
+        raise _misfit("an order", error) from None
 
 
 def failure_to_json(failure: ModelFailure) -> dict[str, Any]:
@@ -100,5 +103,14 @@ def reply_to_json(reply: ModelReply) -> dict[str, Any]:
 
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
     """Returns the reply that `reply_to_json` wrote; other fields are ignored. Raises ValueError."""
-    # Another release may know more ends.
-    return _REPLY.validate_python({**value, "end": end_of(value["end"])})
+    try:
+        # Another release may know more ends.
+        return _REPLY.validate_python({**value, "end": end_of(value["end"])})
+    except ValidationError as error:
+        raise _misfit("a reply", error) from None
+
+
+def _misfit(what: str, error: ValidationError) -> ValueError:
+    """Returns an error that names the fields; pydantic's own shows what is in them."""
+    fields = (".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
+    return ValueError(f"{what} of another form: {', '.join(fields)}")

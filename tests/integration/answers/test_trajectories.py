@@ -3,6 +3,8 @@
 from dataclasses import replace
 from uuid import UUID, uuid4
 
+from sqlalchemy import text
+
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.trajectory import (
     Action,
@@ -77,6 +79,15 @@ async def test_an_event_says_how_its_reply_ended(database: Database) -> None:
         key = KEY, await asked(tx)
         await trajectories.append(tx, key, cut)
         assert await trajectories.list_events(tx, key, 0) == [cut]
+
+
+async def test_an_event_without_an_end_is_that_of_a_complete_reply(database: Database) -> None:
+    await make_tree(database, ["a"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        key = KEY, await asked(tx)
+        await trajectories.append(tx, key, EVENT)
+        await tx.execute(text("UPDATE trajectory_event SET event = event - 'end'"))
+        assert await trajectories.list_events(tx, key, 0) == [EVENT]
 
 
 async def test_new_events_of_many_answers_are_one_query(database: Database) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import struct
+import traceback
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,6 +27,7 @@ from service.llm.executor.wire import (
 )
 from service.llm.providers.plans import CallPlan, CallRequest, Route
 
+SECRET = "Anna has diabetes."
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 IDS = st.builds(UUID, int=st.integers(0, 2**128 - 1))
 
@@ -103,6 +107,16 @@ def test_a_reply_comes_through_with_its_counts(reply: ModelReply) -> None:
 def test_an_end_that_only_another_release_knows_is_unknown() -> None:
     said = {**reply_to_json(ModelReply(text="", model="m/x")), "end": "of a later release"}
     assert reply_from_json(said).end is End.UNKNOWN
+
+
+@pytest.mark.parametrize("read", [request_from_json, reply_from_json])
+def test_what_does_not_fit_is_refused_without_its_texts(
+    read: Callable[[dict[str, Any]], object],
+) -> None:
+    said = {"ask": {"segments": [["task", SECRET]]}, "text": [SECRET], "end": "complete"}
+    with pytest.raises(ValueError, match=r"of another form: .*(ask|text)") as caught:
+        read(said)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_frames_come_one_after_the_other_and_then_the_end() -> None:
