@@ -3,8 +3,6 @@
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from sqlalchemy import text
-
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.trajectory import (
     Action,
@@ -86,8 +84,12 @@ async def test_an_event_without_an_end_is_that_of_a_complete_reply(database: Dat
     async with database.transaction(DEFAULT_TENANT) as tx:
         key = KEY, await asked(tx)
         await trajectories.append(tx, key, EVENT)
-        await tx.execute(text("UPDATE trajectory_event SET event = event - 'end'"))
-        assert await trajectories.list_events(tx, key, 0) == [EVENT]
+        await tx.execute(
+            "INSERT INTO trajectory_event (session_key, answer_id, tenant_id, ordinal, event)"
+            " SELECT session_key, answer_id, tenant_id, ordinal + 1, event - 'end'"
+            " FROM trajectory_event"
+        )
+        assert await trajectories.list_events(tx, key, 1) == [replace(EVENT, ordinal=2)]
 
 
 async def test_new_events_of_many_answers_are_one_query(database: Database) -> None:
