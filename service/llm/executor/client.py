@@ -74,7 +74,7 @@ class RemoteExecutor:
         """Returns the reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
         number = next(self._numbers)
         said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        streams = {} if order.on_text is None else {"streams": True}
+        streams = {} if order.on_text is None else {"tells": True}
         more = {"about": logs.work_fields(), "trace": tracing.traceparent()}
         said_of_it = {name: value for name, value in more.items() if value}
         raw = frame({"id": number, "order": request_to_json(order), **streams, **said_of_it})

@@ -116,7 +116,7 @@ class ExecutorServer:
                 writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
 
         with logs.about(**said.get("about", {})), tracing.continued(said.get("trace", "")):
-            outcome = await self._outcome(said["order"], hear if said.get("streams") else None)
+            outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
         boundary("outcome", "known")
         writer.write(frame({"id": number, **outcome}))
         await writer.drain()

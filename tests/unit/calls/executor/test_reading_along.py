@@ -174,5 +174,5 @@ async def test_an_executor_of_the_release_before_says_the_reply_alone(tmp_path: 
         reply = await one.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text)
         assert (reply.text, heard.text, heard.pieces) == ("ab", "ab", 1)
         await one.call(ASK, model="other", scope=SCOPE)
-    assert [sorted(said) for said in asked] == [["id", "order", "streams"], ["id", "order"]]
+    assert [sorted(said) for said in asked] == [["id", "order", "tells"], ["id", "order"]]
     assert "on_text" not in str(asked)

@@ -4,8 +4,6 @@ import asyncio
 import json
 import struct
 import traceback
-from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -109,14 +107,33 @@ def test_an_end_that_only_another_release_knows_is_unknown() -> None:
     assert reply_from_json(said).end is End.UNKNOWN
 
 
-@pytest.mark.parametrize("read", [request_from_json, reply_from_json])
-def test_what_does_not_fit_is_refused_without_its_texts(
-    read: Callable[[dict[str, Any]], object],
-) -> None:
-    said = {"ask": {"segments": [["task", SECRET]]}, "text": [SECRET], "end": "complete"}
-    with pytest.raises(ValueError, match=r"of another form: .*(ask|text)") as caught:
-        read(said)
+def test_a_reply_that_does_not_fit_is_refused_without_its_texts() -> None:
+    said = {"text": [SECRET], "end": "complete"}
+    with pytest.raises(ValueError, match=r"of another form: .*text") as caught:
+        reply_from_json(said)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_order_has_the_form_that_the_release_before_reads() -> None:
+    segment = Segment(kind=SegmentKind.TASK, text="Say a.", reusable=True)
+    order = CallRequest(
+        ask=ModelRequest(
+            purpose=Purpose.REVISE, template="t/1", segments=(segment,), max_output_tokens=9
+        ),
+        model="m/x",
+        scope=CallScope(
+            tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=None, occasion="o"
+        ),
+        key=b"k",
+        lease=Lease(fence=3),
+        lease_deadline=4.0,
+        prefix=Prefix(memory_key="", group_key="", ids=(b"i",), tokens=(5,)),
+        route=Route(),
+        plan=CallPlan(),
+    )
+    said = request_to_json(order)
+    assert said["ask"]["segments"] == [["task", "Say a.", True, segment.lasting]]
+    assert (said["key"], said["fence"], said["prefix"]["ids"]) == ("6b", 3, ["69"])
 
 
 async def test_frames_come_one_after_the_other_and_then_the_end() -> None:
