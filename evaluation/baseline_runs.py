@@ -40,7 +40,7 @@ class _Read:
     """A document as a baseline keeps it."""
 
     text: Text
-    #: Of recurrence only.
+    #: For recurrence only.
     carried: Carried | None
 
 

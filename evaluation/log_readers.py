@@ -53,12 +53,12 @@ NAMES = frozenset({*_STRATEGIES, *_ABLATIONS, *_READERS})
 class BrowseSettings:
     """How is browsed; 0 and empty mean the service's defaults."""
 
-    #: Of a prompt with its reply.
+    #: The limit of a prompt with its reply.
     window_tokens: int = 0
     pieces: int = 0
     max_calls: int = 0
     rerank: bool = False
-    #: Of `dciso` and its options; empty means all. Names of ACTIONS.
+    #: For `dciso` and its options: names of ACTIONS; empty means all.
     actions: tuple[str, ...] = ()
     #: As provider/name.
     model: str = ""

@@ -17,9 +17,9 @@ class MemorySettings:
     """How memories are made; 0 and empty mean the service's defaults."""
 
     schema: SchemaChoice = SchemaChoice.GENERAL
-    #: Of PRISM memories: tokens of a step.
+    #: For PRISM memories: tokens of a step.
     chunk_tokens: int = 0
-    #: Of state memories: chunks that are compressed at once, and tokens of a vector.
+    #: For state memories: chunks that are compressed at once, and tokens of a vector.
     period: int = 0
     state_tokens: int = 0
     #: As provider/name.

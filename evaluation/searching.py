@@ -15,7 +15,7 @@ from evaluation.sessions import Place
 from evaluation.strategies import Failed
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 
-#: Of the chunks that were found, so many of the best are looked at.
+#: How many of the best chunks found are looked at.
 RECALLED = (1, 5, 10)
 FOUND = max(RECALLED)
 
@@ -44,7 +44,7 @@ class Searched:
 
     way: SearchWay
     document: str
-    #: Of the question, within its document.
+    #: The question's number within its document.
     number: int
     evidence: tuple[int, ...]
     #: Positions, best first, at most FOUND.

@@ -118,7 +118,7 @@ class CitedSpan:
     """Characters of a chunk that an answer cites."""
 
     position: int
-    #: Of `Chunk.as_text()`; `to_character` is after the last.
+    #: Places in `Chunk.as_text()`; `to_character` is after the last.
     from_character: int
     to_character: int
 

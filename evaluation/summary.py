@@ -39,10 +39,10 @@ class Summary:
     exact: float
     f1: float
     rouge_l: float
-    #: Of the questions with evidence that did not fail; None without such.
+    #: Shares of the questions with evidence that did not fail; None without such.
     evidence_shown: float | None
     evidence_cited: float | None
-    #: Of the questions whose right answer is in the text, and that did not fail: those
+    #: The share of the questions whose right answer is in the text, and that did not fail,
     #: with a citation whose characters have it.
     gold_cited: float | None
     #: Questions without an answer, of those that did not fail.
@@ -50,7 +50,7 @@ class Summary:
     #: Questions whose answer is a guess, likewise; the score where those count as 0.
     guessed_rate: float | None
     score_without_guesses: float
-    #: Of answers, and of what was done with documents before.
+    #: What answers cost, and what was done with documents before.
     spent: Spent
     building: Spent
     #: Wall time of a question that did not fail, and of building a document.
@@ -61,7 +61,7 @@ class Summary:
     pieces: float | None
     #: How often the automatic reader chose what, most often first; empty where it was not asked.
     chosen: dict[str, int]
-    #: Of all prompts and replies, those of building included.
+    #: Tokens of all prompts and replies, those of building included.
     tokens_per_question: float
 
 

@@ -53,7 +53,7 @@ class BaselineQuestion:
     """A text to be read, and the question about it."""
 
     query: str
-    #: Of a multiple-choice question; the answer is one of them.
+    #: For a multiple-choice question; the answer is one of them.
     options: tuple[str, ...]
     #: In the order of the text; what is between two of them was left out.
     texts: tuple[str, ...]

@@ -33,7 +33,7 @@ RECURRENT_TOKENS = 2500
 CARRIED_TOKENS = 500
 #: For what a count does not see: the marks about texts, and a model's own template.
 MARGIN_TOKENS = 96
-#: Of that, for the marks about each further text.
+#: The part of it for the marks around each further text.
 MARKS_TOKENS = 48
 #: Room for questions is kept in steps of this many tokens, so that most questions of a
 #: document get the same text and an engine's cache has it.

@@ -49,7 +49,7 @@ class Retrieval(FullHistory):
         self._most = pieces
         self._window_tokens = window_tokens
         self._count = game_model.count
-        # Of each piece its words, of each word its pieces: a game asks at every step.
+        # The words of each piece, and the pieces of each word: a game asks at every step.
         self._words: list[Counter[str]] = []
         self._holders = Counter[str]()
         self._index(prompt)

@@ -24,7 +24,7 @@ class GameResult:
     is_right: bool = False
     #: Why it could not be played to its end, in a sentence; empty when it was.
     failure: str = ""
-    #: Of the agent's own calls, and of those that keep the history for it.
+    #: What the agent's own calls cost, and those that keep the history for it.
     acting: Spent = field(default_factory=Spent)
     keeping: Spent = field(default_factory=Spent)
     #: Tokens of the longest context.
@@ -47,11 +47,11 @@ class LengthSummary:
     right: int
     #: From 0 to 1.
     success_rate: float
-    #: Of the games that did not fail, the mean; None when all failed.
+    #: The mean of the games that did not fail; None when all failed.
     tokens_per_task: float | None
     #: All tokens to the games that succeeded; None when none did.
     tokens_per_success: float | None
-    #: Of the longest context of any game.
+    #: Tokens of the longest context of any game.
     longest_context: int
 
 

@@ -79,9 +79,9 @@ class Played:
 
     answer: str
     is_right: bool
-    #: Of the agent's own calls: contexts with what is seen, and replies.
+    #: What the agent's own calls cost: contexts with what is seen, and replies.
     acting: Spent
-    #: Of the calls that keep the history.
+    #: What the calls that keep the history cost.
     keeping: Spent
     #: Tokens of the longest context.
     longest: int

@@ -10,7 +10,7 @@ from service.domain.prompting.thoughts import spoken
 
 #: Tokens of a reply at most.
 REPLY_TOKENS = 256
-#: Of a thought or an action, what is kept.
+#: What is kept of a thought or an action.
 KEPT_CHARACTERS = 400
 
 #: What a prompt says that asks for a step.

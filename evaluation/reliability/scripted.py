@@ -14,7 +14,7 @@ from service.domain.prompting.tokens import estimate_tokens
 
 #: What it answers when its prompt does not say.
 UNKNOWN = "unknown"
-#: Of the facts that go wrong, those that are left out; the others name another thing.
+#: The share of wrong facts that is left out; the others name another thing.
 LOST_SHARE = 0.5
 
 _QUESTION = re.compile(r"What does the (\w+) box hold now\?")

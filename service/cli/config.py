@@ -189,7 +189,7 @@ def meanings() -> Mapping[str, str]:
         said = {name: _sentence(text) for text, name in _MEANING.findall(inspect.getsource(kind))}
         above = ""
         for name in kind.model_fields:
-            # Of two that stand below one comment, it is that of both.
+            # Two settings below one comment share it.
             above = said.get(name, above)
             found[prefix + name] = above
     return found

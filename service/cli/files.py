@@ -107,7 +107,7 @@ class Step(BaseModel):
     thought: _Text = ""
     action: _Text = ""
     observed_first: bool = False
-    #: Of a message only.
+    #: For a message only.
     role: _Text = ""
     text: _Text = ""
     metadata: dict[_Text, _Text] = Field(default_factory=dict)

@@ -29,7 +29,7 @@ def in_one_line(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Of two names the second is where it goes.
+        # The second of two names is the target.
         name = error.filename2 or error.filename
         place = folder / os.fsdecode(name) if isinstance(name, str | bytes | Path) else folder
         reason = error.strerror or str(error)

@@ -84,7 +84,7 @@ def find(data_dir: Path) -> RunningService | None:
     except (OSError, ValueError):
         # Nothing runs there, or it went this moment.
         return None
-    # Of another release there may be settings that are none of ours.
+    # A server of another release may have settings that this one does not know.
     known = {name: one for name, one in said["settings"].items() if name in Config.model_fields}
     if (place := said.get("redis_place")) is not None:
         password = _read(folder / "valkey" / "valkey.password").strip()

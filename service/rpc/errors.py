@@ -32,9 +32,9 @@ CODES: tuple[tuple[type[errors.PalimpsestError], grpc.StatusCode], ...] = (
 #: The key under which gRPC carries a google.rpc.Status.
 _DETAILS_KEY = "grpc-status-details-bin"
 
-#: Of a message, and of a value of the metadata, in bytes of UTF-8. They travel in the
-#: trailers, of which gRPC takes 8 KiB; the message does so twice or three times, once
-#: with three bytes for each that is not ASCII.
+#: Limits of a message and of a metadata value, in bytes of UTF-8. Both travel in the
+#: trailers, of which gRPC takes 8 KiB. The message is in them two or three times, once with
+#: three bytes for each byte that is not ASCII.
 MAX_TEXT_BYTES = 1000
 
 #: For ResourceInfo: the proto message that a reason is about, and its metadata key.

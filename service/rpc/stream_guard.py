@@ -21,7 +21,7 @@ OVERDRAWN_SECONDS = 60.0
 
 #: What a process has in memory, on Linux.
 _STATM = Path("/proc/self/statm")
-#: Of `struct mallinfo2` of glibc, see mallinfo(3).
+#: The fields of glibc's `struct mallinfo2`, see mallinfo(3).
 _FIELDS = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
     *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),

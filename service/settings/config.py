@@ -133,8 +133,8 @@ class Limits(BaseModel):
     max_unwritten_bytes: Count = 256 * 1024 * 1024
     #: Calls that a server process serves at once, streams included.
     max_calls: Count = 5000
-    #: Of these, the calls of one tenant, and of all clients at one address. Through a proxy all
-    #: clients have the proxy's address.
+    #: How many of these one tenant may have, and all clients at one address. Behind a proxy
+    #: all clients have the proxy's address.
     max_tenant_calls: Count = 4000
     max_address_calls: Count = 2500
     #: Calls of one connection; its client delays more. gRPC refuses streams before ours are all

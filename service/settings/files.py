@@ -55,7 +55,7 @@ def read_table(path: str) -> SettingsFile:
         raise UnusableFile(f"{path}: has a number with too many digits") from None
     except RecursionError:
         raise UnusableFile(f"{path}: has brackets in brackets, too deep to be read") from None
-    # Of another user's file, as root's, our group may have been given the right to read it.
+    # Another user, such as root, may have given our group the right to read a file.
     others = 0o077 if found.st_uid == os.geteuid() else 0o007
     return SettingsFile(path=path, table=table, is_open=bool(found.st_mode & others))
 

@@ -105,7 +105,7 @@ class CallSetting(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     #: How freely it writes; 0 is least.
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    #: Of the likeliest tokens it takes those that make up so much together.
+    #: It chooses among the likeliest tokens that together have this probability.
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     #: How much it thinks before it replies.
     reasoning_effort: Effort | None = None

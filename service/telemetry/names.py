@@ -65,7 +65,7 @@ class Metric:
     #: Memories, answers and drafts that went on when their model replied again.
     RECOVERY_WOKEN: Final = "palimpsest.recovery.woken"
 
-    # Of the whole deployment, measured by each API server.
+    # Metrics of the whole deployment, measured by each API server.
 
     #: Memories, {state}: stalled, held, behind.
     MEMORIES: Final = "palimpsest.memories"
@@ -156,7 +156,7 @@ class SpanName:
 class Attribute:
     """Names of attributes."""
 
-    # Of the conventions.
+    # Names of OpenTelemetry's semantic conventions.
 
     RPC_SYSTEM_NAME: Final = rpc_attributes.RPC_SYSTEM_NAME
     RPC_METHOD: Final = rpc_attributes.RPC_METHOD

@@ -97,7 +97,7 @@ def _add(family: Metric, measured: Measured) -> None:
 
 def _add_histogram(family: Metric, labels: dict[str, str], point: Any) -> None:
     bounds = [*point.explicit_bounds, float("inf")]
-    # Of each bucket the newest.
+    # The newest of each bucket.
     exemplars = {
         next(bound for bound in bounds if one.value <= bound): _exemplar(one)
         for one in sorted(_traced(point), key=lambda one: one.time_unix_nano)

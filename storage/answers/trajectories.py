@@ -155,7 +155,7 @@ class NavigationTotals:
 
     #: Complete navigations; 1 for one.
     navigations: int
-    #: Of these, those that found an answer, and those that guessed one.
+    #: How many of these found an answer, and how many guessed one.
     answered: int
     guessed: int
     #: Those that went back up at least once, and of these those that found an answer.

@@ -23,9 +23,9 @@ class StoredRevision:
     from_position: int
     to_position: int
     comment: str
-    #: Of a rollback.
+    #: For a rollback: the revision whose state it restored.
     restored_revision: int | None
-    #: Of a change of the schema.
+    #: For a change of the schema: the new schema.
     schema_source: str | None
     #: SHA-256 of the value after it.
     digest: bytes

@@ -60,9 +60,9 @@ class NewRevision:
     base: str | None = None
     #: The comment on a change by hand.
     comment: str = ""
-    #: Of a rollback.
+    #: For a rollback: the revision whose state it restores.
     restored_revision: int | None = None
-    #: Of a change of the schema.
+    #: For a change of the schema: the new schema.
     schema_source: str | None = None
     #: The size of the memory after a consolidation. 0 after a change by hand that removed so much
     #: that the last size means nothing any more; None leaves it.

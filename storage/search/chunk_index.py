@@ -220,7 +220,7 @@ class NewVector:
     #: The characters of the chunk's text that it represents.
     from_character: int
     to_character: int
-    #: Of length 1.
+    #: A vector of length 1.
     values: Sequence[float]
 
 

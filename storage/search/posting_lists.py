@@ -147,7 +147,7 @@ class ListedPostings:
     blocks: "Sequence[PostingBlock]" = ()
     #: Words of all chunks of the blocks.
     words: int = 0
-    #: Of each word of the query.
+    #: One for each word of the query.
     lists: "Sequence[Lists]" = ()
     #: Places by index of the word and of the block, where they were read with the lists.
     places: Mapping[tuple[int, int], bytes] = field(default_factory=dict)

@@ -32,11 +32,11 @@ class Spend:
 
     calls: int = 0
     failed_calls: int = 0
-    #: Of all prompts.
+    #: Tokens of all prompts.
     input_tokens: int = 0
-    #: Of these, those that the prefix cache predicted to be warm.
+    #: Those of them that the prefix cache predicted to be warm.
     predicted_cached_tokens: int = 0
-    #: Of these, those that providers reported as cached.
+    #: Those of them that providers reported as cached.
     reported_cached_tokens: int = 0
     #: Calls whose provider reports nothing of its cache.
     unreported_calls: int = 0

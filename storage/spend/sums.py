@@ -32,7 +32,7 @@ class SumOff:
     tokens: int
     micro_usd: int
     unpriced_calls: int
-    #: Of that day.
+    #: What was spent on that day.
     day_tokens: int
     day_micro_usd: int
     day_unpriced_calls: int

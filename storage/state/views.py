@@ -115,7 +115,7 @@ class RangeWords:
     """Totals of the chunks of a range."""
 
     chunks: int
-    #: Of their content, in UTF-8.
+    #: The size of their content in UTF-8.
     bytes: int
     #: Indexes of the words that occur in it, even within others.
     words: tuple[int, ...] = ()

@@ -49,7 +49,7 @@ call = Table(
     Column("deployment", Text, nullable=False, server_default=text("''")),
     # Why the provider's cache had other tokens than predicted.
     Column("residual", Text),
-    # Of output_tokens; NULL is unknown.
+    # A part of output_tokens; NULL is unknown.
     Column("reasoning_tokens", BigInteger),
     # How the reply ended; NULL for a failed call, and for one of a release that did not store it.
     Column("ended", Text),

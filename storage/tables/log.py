@@ -87,8 +87,8 @@ session = Table(
     Column("name", Text, nullable=False),
     # Position of the newest chunk; changes under this row's lock only.
     Column("head", BigInteger, nullable=False, server_default=text("0")),
-    # Of all chunks with their metadata. Metadata of old chunks, from before it counted, is missing:
-    # adding it would mean reading every log.
+    # The size of all chunks with their metadata. Metadata of old chunks, from before it counted,
+    # is missing: adding it would mean reading every log.
     Column("content_bytes", BigInteger, nullable=False, server_default=text("0")),
     # Rises when a name is used again after erasure, so that old tokens are refused.
     Column("incarnation", Integer, nullable=False, server_default=text("1")),

@@ -80,7 +80,7 @@ chunk_vector = Table(
     # The characters of the chunk's text that it represents.
     Column("from_character", Integer, nullable=False),
     Column("to_character", Integer, nullable=False),
-    # Of length 1. An array, so that it can be stored without pgvector; searches cast it to
+    # A vector of length 1. An array, so that it can be stored without pgvector; searches cast it to
     # pgvector's type.
     Column("embedding", ARRAY(REAL), nullable=False),
     PrimaryKeyConstraint("session_key", "position", "part", name="chunk_vector_pkey"),

@@ -14,7 +14,7 @@ from verification.attacks.attack import Attack, Outcome, Stage
 #: Questions whose clients leave, and how many of them ask at once.
 ASKS, SHORT_ASKS = 2000, 300
 AT_ONCE = 25
-#: Of the worker: what it may have begun while a client was still there.
+#: The worker's concurrency: what it may have begun while a client was still there.
 CONCURRENCY = 4
 #: What an honest client waits for its answer, once the model replies; it waited forever else.
 SECONDS = 300

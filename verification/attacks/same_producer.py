@@ -11,7 +11,7 @@ from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
 PROCESSES = 4
-#: Of each process; and how often the API is killed meanwhile.
+#: What each process appends, and how often the API is killed meanwhile.
 SHORT = (25, 2)
 FULL = (100, 5)
 

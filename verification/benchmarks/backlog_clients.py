@@ -33,7 +33,7 @@ class Waits:
     """From append to applied, as one client sees it."""
 
     seconds: list[float] = field(default_factory=list)
-    #: Of these, chunks that were not applied within MAX_SECONDS.
+    #: Chunks that were not applied within MAX_SECONDS.
     late: int = 0
 
     def figures(self) -> dict[str, float]:

@@ -38,7 +38,7 @@ from verification.benchmarks.alternating import alternate
 
 #: Rows of the tenant that has spent little, and of each session of the one that has spent much.
 FEW = 300
-#: Of a session's rows: so many memories on so many days.
+#: A session's rows: so many memories on so many days.
 MEMORIES = 10
 GROUP = 64
 TOKENS = 100

@@ -90,7 +90,7 @@ class _Spent:
     cached: int = 0
     common: int = 0
     output: int = 0
-    #: Of the memory, when the turn was done.
+    #: Tokens of the memory when the turn was done.
     live: int = 0
 
 

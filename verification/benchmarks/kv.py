@@ -117,11 +117,11 @@ class Scripted:
 class Measured:
     """What one memory took; tokens for each call, in order."""
 
-    #: Of the prompts.
+    #: Tokens of the prompts.
     prompts: list[int]
     predicted: list[int]
     reported: list[int]
-    #: Of all calls together, by the engine's own count.
+    #: Tokens of all calls together, by the engine's own count.
     evaluated: int
 
     @property

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from verification.benchmarks.calls import cpu_seconds
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: Of /proc/net/tcp: the state of an open connection.
+#: The state of an open connection in /proc/net/tcp.
 _ESTABLISHED = "01"
 
 _BY_NAME = """

@@ -42,9 +42,9 @@ class Stack:
     """What runs."""
 
     servers: Servers
-    #: Of the database, in the role of our processes.
+    #: The database's address, in the role of our processes.
     url: str
-    #: Of the API.
+    #: Where the API listens.
     address: str
     server: Process
     #: What a worker of this stack is started with.

@@ -18,7 +18,7 @@ from palimpsest import Appended
 from verification.benchmarks.load_meters import load_average, percentiles
 from verification.benchmarks.load_stack import NOTES, SCHEMA, one, stack
 
-#: Of the model, each with a service of its own.
+#: What the model takes for a reply, each with a service of its own.
 MODEL_SECONDS = (0.0, 0.2)
 #: Between a step that is seen and the next append: a tight loop.
 TIGHT = (0.005, 0.05, 0.2, 0.5, 0.9)

@@ -39,7 +39,7 @@ from verification.benchmarks.load_stack import (
 HELD = 8
 #: Goals in seconds: the p99 of each.
 WORKER_GOAL, HINT_GOAL, POSTGRES_GOAL = 20.0, 3.0, 10.0
-#: Of the model for memories that are in hand: a worker is killed in the midst of its calls.
+#: What the model takes for memories under way: a worker is killed in the midst of its calls.
 MODEL_SECONDS = 1.0
 #: Chunks of such a memory: far more than are applied until it is measured.
 CHUNKS = 1000

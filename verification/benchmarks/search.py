@@ -165,7 +165,7 @@ def _figures(times: dict[str, list[float]], same: float) -> dict[str, Any]:
         "p95": round(of("search", 0.95) / of("bare", 0.95), 2),
         "goal": "<= 3",
         "searches": len(times["search"]),
-        # Of both, the ten best in the same order.
+        # How often both have the ten best in the same order.
         "same_results": round(same, 3),
         **{
             f"{name}_p{round(share * 100)}_ms": round(of(name, share) * 1000, 2)

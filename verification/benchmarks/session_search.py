@@ -62,7 +62,7 @@ VOCABULARY = [
     )
 ]
 WEIGHTS = [1 / rank for rank in range(1, len(VOCABULARY) + 1)]
-#: Of two of these a chunk is put together.
+#: A chunk is put together from two of these.
 HALVES = 20_000
 #: Rows written by one statement.
 AT_ONCE = 50_000

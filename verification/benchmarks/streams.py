@@ -82,7 +82,7 @@ class _Habit:
     skew: float
     #: Amendments a step has on average.
     busy: float
-    #: Of steps, those in which nothing changes.
+    #: The share of steps in which nothing changes.
     idle: float
     #: Words of a value, and by how many they grow with each update.
     words: float

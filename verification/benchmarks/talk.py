@@ -31,9 +31,9 @@ TASK = "Keep what is said about the user and the people that the user speaks of.
 
 #: Shares of the turns: a new fact, a known one again, a correction; the rest state no fact.
 NEW, AGAIN, CORRECTION = 0.5, 0.15, 0.1
-#: Of the facts, those about the user; of the mentions of people, those by another name.
+#: The share of facts about the user, and of mentions of people by another name.
 OF_USER, BY_OTHER_NAME = 0.3, 0.15
-#: Of the people, those of whom a message says what else they are called.
+#: The share of people of whom a message says what else they are called.
 INTRODUCED = 0.7
 PEOPLE = 150
 USER = 0

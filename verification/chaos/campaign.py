@@ -39,7 +39,7 @@ from verification.chaos.schedule import CLIENTS, RATE, Fault, Kind, schedule
 LANES = 5
 #: How long clients may take to end once time is up.
 CLIENTS_SECONDS = 90.0
-#: Of the calls of models.
+#: The lease of a model's call.
 LEASE_SECONDS = float(QUICK["PALIMPSEST_CALL_LEASE_SECONDS"])
 #: Between two looks at what is due.
 TICK_SECONDS = 0.02

@@ -32,7 +32,7 @@ READ_SECONDS = 8.0
 ASK_SECONDS = 15.0
 #: How long a watch lasts.
 WATCH_SECONDS = (0.5, 6.0)
-#: Of what an editor does, what are folds, and of the rest what are rollbacks.
+#: The share of folds in what an editor does, and of rollbacks in the rest.
 FOLD_SHARE = 0.1
 ROLLBACK_SHARE = 0.1
 

@@ -134,7 +134,7 @@ class Plan:
     """What one client process does; travels as JSON."""
 
     name: str
-    #: Of the API servers.
+    #: Where the API servers listen.
     addresses: list[str]
     #: Where it writes.
     folder: str

@@ -85,7 +85,7 @@ class Refused:
     sequence: int
     #: ErrorReason of the error, or the gRPC code where it has none.
     reason: str
-    #: Of an edit; empty for whatever else was refused.
+    #: The mark of an edit; empty for whatever else was refused.
     mark: str = ""
     at: float
 
@@ -112,7 +112,7 @@ class ReadMemory:
     client: str
     session: str
     memory: str
-    #: Of the token that the read was given; 0 without one.
+    #: The position of the token that the read was given; 0 without one.
     wanted_position: int
     revision: int
     applied_position: int
@@ -283,7 +283,7 @@ class FinalChunk:
     #: Whose it is, and its place in that one's count (`workload.owner`).
     producer: str
     sequence: int
-    #: Of one that was appended without a producer, what the service counted; else 0.
+    #: The service's count for one that was appended without a producer; else 0.
     server_sequence: int = 0
     #: Whether it says what `workload.chunk_text` says of its place.
     is_intact: bool
@@ -300,9 +300,9 @@ class FinalRevision:
     to_position: int
     #: As in the proto: step, build, seal, episode, fold, consolidation, edit, skip, …
     kind: str
-    #: Of the worker that made it; 0 where only the API was asked.
+    #: The epoch of the worker that made it; 0 where only the API was asked.
     epoch: int
-    #: Of a rollback: whose state came back.
+    #: For a rollback: whose state came back.
     restored_revision: int | None = None
     #: What the service keeps as SHA-256 of the value, in hex; empty where it was not asked.
     digest: str = ""

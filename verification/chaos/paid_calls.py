@@ -38,7 +38,7 @@ class Harm:
     what: str
     #: The process that it was done to; empty: all, or unknown.
     process: str = ""
-    #: Of `time.monotonic()`.
+    #: Times of `time.monotonic()`.
     begin: float
     end: float
 
@@ -49,7 +49,7 @@ class Spending:
 
     #: Replies that were paid for, however broken.
     paid: int
-    #: Of these: replies that were whole, and are not in the ledger.
+    #: How many replies were whole and are not in the ledger.
     lost: int
     #: What explains them, and how many.
     explained: dict[str, int]

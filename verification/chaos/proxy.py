@@ -17,7 +17,7 @@ from typing import Any
 
 from verification.chaos import orders
 
-#: Of a connection that is read at once.
+#: How much of a connection is read at once.
 READ_BYTES = 65_536
 #: What a connection is cut after: the statement in the driver's own and in SQLAlchemy's way.
 COMMIT = b"COMMIT"

@@ -21,7 +21,7 @@ MACHINES: dict[str, type[Machine]] = {
     "tree": TreeMachine,
     "state": StateMachine,
 }
-#: Of one example.
+#: Steps of one example.
 STEPS = 50
 
 

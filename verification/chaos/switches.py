@@ -56,16 +56,16 @@ class Firing:
 
     point: Point
     action: Action
-    #: Of the process.
+    #: The process that fired.
     pid: int
-    #: Of `time.monotonic()`, which all processes of a machine share.
+    #: A time of `time.monotonic()`, which all processes of a machine share.
     at: float
 
 
-#: Of each point: its name, action, how many that reach it pass before, seconds to sleep, times
+#: A point: its name, action, how many that reach it pass before, seconds to sleep, times
 #: reached, times failed.
 _SWITCH = struct.Struct("<48siidqq")
-#: Of each firing: number of the point, action, process, time.
+#: A firing: number of the point, action, process, time.
 _FIRING = struct.Struct("<iiqd")
 
 
@@ -151,7 +151,7 @@ class Switches:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # Of the process: its threads do not keep each other out, and no two of them act.
+        # The lock is the process's: its threads do not exclude each other, and only one acts.
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             yield

@@ -76,7 +76,7 @@ class Result:
     inputs: int = 0
     taken: int = 0
     refused: int = 0
-    #: Of processor time, all inputs; 0 where it was not measured.
+    #: Processor time of all inputs; 0 where it was not measured.
     seconds: float = 0.0
     #: The input that took longest, and how long that was.
     slowest_seconds: float = 0.0

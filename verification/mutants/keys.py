@@ -17,7 +17,7 @@ from verification.mutants.servers import server
 from verification.mutants.steps import key
 from verification.mutants.world import PRISM, TREE, Worker, World
 
-#: Of which a tree of our spec has two parents above its leaves.
+#: A tree of our spec with so many has two parents above its leaves.
 TREE_CHUNKS = 60
 
 

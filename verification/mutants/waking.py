@@ -49,7 +49,7 @@ async def appended_while_leaving(world: World) -> None:
         ):
             leaving = asyncio.create_task(world.drain(Worker(world, "leaving"), "m"))
             await leaves.wait()
-            # Of a producer that the server does not know: it locks the session first.
+            # The server does not know this producer: it locks the session first.
             coming = asyncio.create_task(api.append("q", 1))
             await comes.wait()
             leaves.open()

@@ -33,7 +33,7 @@ class Book:
         self._pairs = list(pairs)
         self._given_up: set[Pair] = set()
         self._fired: Counter[Pair] = Counter()
-        #: Of this run.
+        #: Pairs of this run.
         self.run: Counter[Pair] = Counter()
         self._set: Counter[Pair] = Counter()
         if path is not None and path.exists():

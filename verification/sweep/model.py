@@ -21,11 +21,11 @@ from verification.chaos.workload import NAME
 #: How long a reply takes, as a rule, and a slow one: longer than the renewal of a lease.
 REPLY_SECONDS = 0.005
 SLOW_SECONDS = 0.3
-#: Of so many prompts one is slow, and one fails with 500 the first time. Those of answers
+#: One in so many prompts is slow, and one fails with 500 the first time. Those of answers
 #: all do.
 SLOW_ONE_IN = 7
 BROKEN_ONE_IN = 9
-#: Of so many chunks of a producer one is too long the first time: a failure that is final,
+#: One in so many chunks of a producer is too long the first time: a failure that is final,
 #: and stops its memory. Another one is refused in words that count as a try.
 REFUSED_ONE_IN = 3
 WRONG_KEY = "incorrect api key"

@@ -19,7 +19,7 @@ from palimpsest.v1 import common_pb2, errors_pb2
 Value = TypeVar("Value")
 _Message = TypeVar("_Message", bound=Message)
 
-#: Of a value that an error shows, in characters.
+#: How much of a value an error shows, in characters.
 SHOWN_CHARACTERS = 60
 #: The client's names for the number 0 of an enum, by the fields that may have it.
 _ZEROS = {"mode": "auto", "op": "put", "order": "auto", "reply_format": "auto", "strategy": "auto"}
@@ -129,7 +129,7 @@ def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
     try:
         reason = errors_pb2.ErrorReason.Name(message.reason).removeprefix("ERROR_REASON_")
     except ValueError:
-        # Of a newer service.
+        # From a newer service.
         reason = ""
     return from_parts(message.code, message.message, reason, dict(message.metadata))
 

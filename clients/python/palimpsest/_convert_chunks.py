@@ -28,7 +28,7 @@ Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
 BATCH_CHUNKS = 256
 #: Longest role, in characters.
 MAX_ROLE_CHARACTERS = 64
-#: Of metadata: entries, and characters of a key and of a value.
+#: Limits of metadata: entries, and characters of a key and of a value.
 MAX_METADATA = (16, 64, 1024)
 #: Keys of a message and of a step of an agent.
 _MESSAGE_KEYS = frozenset({"role", "content"})

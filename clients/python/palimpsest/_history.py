@@ -73,9 +73,9 @@ class Revision:
     positions: PositionRange | None
     #: The comment of an edit or a rollback.
     comment: str
-    #: Of a rollback: the revision whose state it restored.
+    #: For a rollback: the revision whose state it restored.
     restored_revision: int | None
-    #: Of a change of the schema: the new schema as class source; else empty.
+    #: For a change of the schema: the new schema as class source; else empty.
     schema_source: str
     #: How many amendments it has, and how many proposals were rejected.
     amendment_count: int

@@ -37,7 +37,7 @@ class Budget:
     #: What calls in progress may cost at most.
     reserved_tokens: int
     reserved_micro_usd: int
-    #: Of a day's budget: when what was spent is reset.
+    #: For a day's budget: when what was spent is reset.
     resets_at: datetime | None
     #: Changes with each change of the limits.
     etag: str
@@ -52,9 +52,9 @@ class Usage:
     failed_calls: int
     #: Tokens of all prompts.
     input_tokens: int
-    #: Of these, those that the prefix cache predicted to be warm.
+    #: Those of them that the prefix cache predicted to be warm.
     predicted_cached_tokens: int
-    #: Of these, those that providers reported as cached.
+    #: Those of them that providers reported as cached.
     reported_cached_tokens: int
     #: Calls whose provider reports nothing about its cache: unknown is not 0.
     unreported_calls: int
@@ -130,9 +130,9 @@ class ReadingCost:
     prompts: int
     #: Tokens of all prompts.
     total_tokens: int
-    #: Of these, those read from the cache.
+    #: Those of them read from the cache.
     cached_tokens: int
-    #: Of these, those written to it.
+    #: Those of them written to the cache.
     written_tokens: int
     #: Tokens of all replies.
     output_tokens: int
@@ -181,11 +181,11 @@ class LoopCost:
 
     #: Tokens of all contexts.
     context_tokens: int
-    #: Of the longest context.
+    #: Tokens of the longest context.
     max_context_tokens: int
-    #: Of contexts and steps.
+    #: Tokens of contexts and steps.
     processed_tokens: int
-    #: Of prompts and replies of the summaries.
+    #: Tokens of prompts and replies of the summaries.
     compression_tokens: int
     #: By the PCC paper's formula from mean lengths, in place of processed_tokens; 0 where
     #: the paper has none.
@@ -236,9 +236,9 @@ class CostReport:
     #: not report of its cache is counted as predicted; `total.unreported_calls` says of how
     #: many calls.
     reading: ReadingCost
-    #: Of one PRISM memory, for all days, when it has made a step; else None.
+    #: For one PRISM memory and all days, once it has made a step; else None.
     comparison: Comparison | None
-    #: Of one state memory, for all days, when its session has a chunk; else None.
+    #: For one state memory and all days, once its session has a chunk; else None.
     accounting: Accounting | None
 
 

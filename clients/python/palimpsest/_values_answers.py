@@ -98,7 +98,7 @@ class NavigationStatistics:
     reverts: int
     leaves_read: int
     calls: int
-    #: Of all prompts and replies.
+    #: Tokens of all prompts and replies.
     tokens: int
     #: Tokens of the text under the root at each question, summed.
     text_tokens: int

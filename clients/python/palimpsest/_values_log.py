@@ -90,10 +90,10 @@ class ChunkFilterOptions(TypedDict, total=False):
     #: Happened from the first to before the second; chunks without `occurred_at` do not match.
     occurred_since: datetime | None
     occurred_until: datetime | None
-    #: Of one of these kinds.
+    #: Only chunks of one of these kinds.
     kinds: Collection[ChunkKind]
-    #: Of one of these threads, of none of those, from one of these sources; an empty one
-    #: stands for chunks that have none.
+    #: Only chunks of one of these threads, of none of those, from one of these sources; an empty
+    #: one stands for chunks that have none.
     threads: Collection[str]
     excluded_threads: Collection[str]
     sources: Collection[str]

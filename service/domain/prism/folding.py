@@ -158,7 +158,7 @@ class FoldState:
                 changes=Changes.from_json(stored["changes"]),
             )
         except (KeyError, TypeError, ValueError):
-            # Of a release that counts otherwise.
+            # Stored by a release that counts otherwise.
             return cls.anew(revision)
 
     def to_json(self) -> dict[str, Any]:

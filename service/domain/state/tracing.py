@@ -61,7 +61,7 @@ def source(
     scores = [_weight(words, weights) for words in held]
     sizes = _sizes(statement, "")
     all_held = _weight(frozenset().union(*held), weights)
-    # Of two that say as much the last is M: what it says it has said last.
+    # The last of several equal ones is M, since it says it most recently.
     best = max(range(len(vectors)), key=lambda at: (scores[at], at))
     rivals = scores[len(vectors) :]
     is_recent = any(

@@ -20,7 +20,7 @@ class TextVector:
     #: The characters of the text that it represents.
     from_character: int
     to_character: int
-    #: Of norm 1.
+    #: A vector of norm 1.
     values: tuple[float, ...]
 
 

@@ -85,7 +85,7 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        #: Of owners with calls: these reference them.
+        #: Semaphores of owners with calls under way: those calls reference them.
         self._free: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager

@@ -271,7 +271,7 @@ class Gateway:
 class _Wanted(WantedCall):
     """A call, and what is known of it wherever it goes."""
 
-    #: Of the whole prompt, by our estimate.
+    #: Tokens of the whole prompt, by our estimate.
     prompt_tokens: int
     #: What was streamed of the reply; None: without a reader.
     streamed: StreamedReply | None

@@ -380,7 +380,7 @@ def _message(text: str) -> str:
     return _page(text)
 
 
-#: Of an HTML page: what is not shown, and its title.
+#: What an HTML page does not show, and its title.
 _HIDDEN = re.compile(r"<(script|style|head)\b.*?(</\1>|$)", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]{0,1000}>")

@@ -36,5 +36,5 @@ class ModelLabels:
         return OTHER
 
 
-#: Of this process.
+#: The labels of this process.
 LABELS = ModelLabels()

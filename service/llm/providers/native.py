@@ -18,7 +18,7 @@ import httpx
 from service.domain.prompting.flows import MAX_SAID_CHARACTERS
 from service.llm.providers.ends import is_known, is_refused
 
-#: Of a whole answer, or of an event of a stream; longer ones are not read here.
+#: The limit of a whole answer, or of an event of a stream; longer ones are not read here.
 MAX_BYTES = 8 * 1024 * 1024
 #: Bytes of an error's text that are kept.
 MAX_ERROR_BYTES = 16 * 1024

@@ -19,15 +19,15 @@ MAX_USD = 10_000.0
 class Usage:
     """The tokens of one call."""
 
-    #: Of the prompt, with cached ones; the provider's count, else our estimate.
+    #: Tokens of the prompt, cached ones included: the provider's count, else our estimate.
     input_tokens: int
-    #: Of the reply; the provider's count, else our estimate.
+    #: Tokens of the reply: the provider's count, else our estimate.
     output_tokens: int
-    #: Of the prompt, read from the cache; None if not reported.
+    #: Tokens of the prompt read from the cache; None if not reported.
     cached_tokens: int | None
-    #: Of the prompt, written to the cache; None if not reported.
+    #: Tokens of the prompt written to the cache; None if not reported.
     cache_write_tokens: int | None
-    #: Of the reply, spent on thinking; None if not reported.
+    #: Tokens of the reply spent on thinking; None if not reported.
     reasoning_tokens: int | None = None
 
 

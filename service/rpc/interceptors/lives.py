@@ -49,7 +49,7 @@ class Lives(Around):
         names = dict.fromkeys((about.memory, getattr(request, "other_memory", "") or about.memory))
         async with self._database.direct(tenant_id, name="pages") as tx:
             found = [await sessions.lives(tx, key, memory_id(key, name)) for name in names]
-        # Of what was never deleted tokens are as those of the release before.
+        # Tokens of what was never deleted look as in the release before.
         parts = [f"@{incarnation}.{epoch}" for incarnation, epoch in found]
         is_first = all(incarnation == 1 and not epoch for incarnation, epoch in found)
         _current.set("" if is_first else "".join(parts))

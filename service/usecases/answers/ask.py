@@ -342,7 +342,7 @@ async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, 
     key = session_key(tx.tenant_id, session)
     sources: dict[str, Source] = {}
     if len(questions) > 1 or "" in names:
-        # Of several questions the head stays where it is: all of them read the same log.
+        # Several questions all read the same log, so the head is locked.
         look = sessions.lock_head if len(questions) > 1 else sessions.keep
         held = await look(tx, key)
         if held is None:

@@ -39,7 +39,7 @@ class ActiveAnswers:
         try:
             await task
         except asyncio.CancelledError:
-            # Of the worker, or of the work alone.
+            # Cancels the worker, or the work alone.
             if task not in self._ended or _is_cancelled():
                 raise
             _log.info("answer given up", item=str(item.item_id))

@@ -47,7 +47,7 @@ class Question:
     tells_text: bool = False
     #: The model of readers that no memory's spec gives one; empty: the service's.
     model: str = ""
-    #: Of a multiple-choice question; the answer is one of them, word for word.
+    #: For a multiple-choice question; the answer is one of them, word for word.
     options: tuple[str, ...] = ()
     #: Whether it is answered although no client waits for that.
     unattended: bool = False

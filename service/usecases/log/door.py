@@ -61,7 +61,7 @@ class Door:
         self._looking: set[UUID] = set()
         self._some = asyncio.Event()
         self._pace = _Pace()
-        #: Of entries whose refusals wait.
+        #: Bytes of entries whose refusals wait to be sent.
         self._refused_bytes = 0
 
     def come(self, entry: QueuedSubmission) -> None:

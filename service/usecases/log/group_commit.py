@@ -196,7 +196,7 @@ class GroupCommit(Generic[Entry, Result]):
         tenant_id = group[0].key[0]
         results: Sequence[Result | Exception | Later]
         try:
-            # Of a transaction for several traces, the first one's has it.
+            # A transaction for several traces belongs to the first.
             with tracing.within(next((one.trace for one in group if one.trace), None)):
                 results = await self._write(tenant_id, [one.entry for one in group])
         except StorageError as error:

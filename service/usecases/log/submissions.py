@@ -47,7 +47,7 @@ class QueuedSubmission:
     tenant_id: UUID
     submission: Submission
     done: asyncio.Future[Appended]
-    #: Of its `send` span, if that is sampled.
+    #: The context of its `send` span, if that is sampled.
     trace: SpanContext | None = None
 
     @property

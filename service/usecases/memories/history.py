@@ -52,7 +52,7 @@ class Explained:
     in_effect: bool
     #: It first wrote the value that the path has now.
     origin: bool
-    #: Of the chunk that says it most clearly; 0 when none was read.
+    #: The position of the chunk that says it most clearly; 0 when none was read.
     best_position: int
     #: What was read for it, cut at ENTRY_CHUNK_BYTES.
     chunks: tuple[LoggedChunk, ...]

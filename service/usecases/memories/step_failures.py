@@ -23,7 +23,7 @@ from storage.memories import revisions, stalls, waiting
 
 _log = structlog.get_logger("palimpsest.step")
 
-#: Of an error's first line, what is kept as a cause.
+#: What is kept of an error's first line as a cause.
 MAX_CAUSE_CHARACTERS = 500
 #: What waits for a model is woken when that replies again; else it looks by itself after
 #: about so long, in seconds.

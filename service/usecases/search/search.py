@@ -53,7 +53,7 @@ RERANK_WINDOW_TOKENS = 4096
 SUPPORT_SECONDS = 60.0
 #: Queries whose vectors are kept.
 KEPT_QUERIES = 256
-#: Of the time until a client's deadline, what is left for words when vectors do not come.
+#: The share of the time until a client's deadline that is kept for words, if vectors fail.
 WORDS_TIME_SHARE = 0.25
 #: When to try again where an embedder does not say.
 RETRY_SECONDS = 5.0

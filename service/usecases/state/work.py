@@ -52,7 +52,7 @@ class CompressionGroup:
 
     #: The revision that it makes.
     number: int
-    #: Of the new vector.
+    #: The level of the new vector.
     level: int
     #: What is compressed together with it: M for steps, for an episode the vector in use of
     #: its own level. None where that level has none.

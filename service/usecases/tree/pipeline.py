@@ -15,8 +15,8 @@ from storage.engine.errors import StorageError
 
 #: Leaves that are planned ahead and not stored, for each call that may be under way.
 WINDOW = 4
-#: Of the calls that may be under way one in so many more is begun, so that the model has
-#: work while others are written down.
+#: One in so many of the calls that may be under way is begun in addition, so that the model
+#: has work while the results of others are stored.
 AHEAD = 2
 #: As soon as so many nodes can be stored they are; fewer after so many seconds, or when no
 #: call is under way.

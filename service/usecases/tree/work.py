@@ -44,7 +44,7 @@ class TreeWork:
     """What this worker keeps of a claimed tree, and how far it is."""
 
     held: Claim
-    #: Of the newest revision.
+    #: The newest revision's digest.
     digest: bytes
     plan: TreePlan
     log: TreeLog

@@ -36,7 +36,7 @@ class MadeAnswer:
     #: Why there is no answer, and that in a sentence; None when there is one.
     no_answer: NoAnswer | None = None
     failure: str = ""
-    #: Of a navigation.
+    #: Set for a navigation.
     statistics: Statistics | None = None
     #: By the schema that was asked for; None is JSON's null, if one was asked for.
     value: Any = None

@@ -139,7 +139,7 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
         revision, applied = 0, asked.applied_position
     else:
         revision = memory.revision
-        # Of a state memory the log as it was when the question came, or as it is by now.
+        # A state memory is read at the log's position when the question came, or as it is now.
         stored = gathered.memories[memory.memory_id]
         applied = max(memory.applied_position, stored.applied_position)
     return Chosen(

@@ -44,7 +44,7 @@ class BrowseHit:
     """A chunk that retrieval names, and where in its text what fits begins."""
 
     position: int
-    #: Of `Chunk.as_text()`, in characters; None when it is the chunk as a whole.
+    #: Where it begins in `Chunk.as_text()`, in characters; None for a whole chunk.
     from_character: int | None
 
 

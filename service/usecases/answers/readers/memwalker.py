@@ -53,7 +53,7 @@ class Terms:
     spec: TreeSpec
     #: The model that navigates.
     model: str
-    #: Of the model that navigates, and of the one that builds.
+    #: The model that navigates, and the one that builds.
     facts: ModelFacts
     building_facts: ModelFacts
     marker_key: bytes

@@ -58,7 +58,7 @@ def _fault_among(options: Sequence[str]) -> Callable[[Any], str]:
     """Says what is wrong with a value; nothing with an option, or with null."""
 
     def fault(value: Any) -> str:
-        # Of an option that is a number, models write the number.
+        # Models write an option that is a number as a number.
         is_one = value is None or same_option(str(value), options) is not None
         return "" if is_one else "it is none of the values that the schema lists"
 
