@@ -81,7 +81,7 @@ def fitting(query: str, texts: Sequence[str]) -> list[int]:
 
 
 def _scores(query: str, texts: Sequence[str]) -> list[float]:
-    return scored([Counter(_words(text)) for text in texts], set(_words(query)))
+    return scored([Counter(words(text)) for text in texts], set(words(query)))
 
 
 def scored(texts: Sequence[Counter[str]], wanted: Set[str]) -> list[float]:
@@ -95,5 +95,6 @@ def scored(texts: Sequence[Counter[str]], wanted: Set[str]) -> list[float]:
     return [ranking.score(words, size) for words, size in zip(held, sizes, strict=True)]
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
+    """Returns the words of a text in lower case, in order."""
     return _WORD.findall(text.casefold())

@@ -1,10 +1,10 @@
 """Chooses the sentences that answer a question, and those that say most in few tokens."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.ranking import scored
 from service.llm.offline.texts import headed, name_words, sentences, terms, wanted
@@ -13,20 +13,8 @@ from service.llm.offline.texts import headed, name_words, sentences, terms, want
 SECOND_BEST = 0.72
 #: How often a word of a key counts, since all that is below is about it.
 KEY_COUNT = 8
-#: Sentences in a row that count as close together.
-NEAR_SENTENCES = 3
 #: What a sentence of a digest says more with each word of the question.
 QUERY_WEIGHT = 2.0
-#: What a sentence costs beside its words, in tokens: short ones say little by themselves.
-SENTENCE_TOKENS = 2
-
-#: A sentence that says what something is.
-DEFINITION = re.compile(
-    r"^(?:(?:An?|The)\s+)?[\"'`(\w][^.,;:]{0,60}?[\"'`)\w]\s+"
-    r"(?:is|are|means?|refers? to|denotes?|represents?|causes?|evaluates?|returns?|specifies|"
-    r"executes?|defines?|allows?|provides?|statements? (?:is|are))\b",
-)
-_NAME = re.compile(r"(?<=[\w,;:] )[A-ZÀ-ÞΑ-ΩА-Я]\w+|\d[\w.,:]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,39 +72,31 @@ def rank(said: Sequence[Passage], query: str) -> list[tuple[float, Passage]]:
         key for one in said for key in one.words if " " in key and f" {key} " in phrase
     }
     scores = scored([one.words for one in said], asked)
-    found = [
-        (score * 1.15 if DEFINITION.match(one.text) else score, one)
-        for score, one in zip(scores, said, strict=True)
-    ]
-    return sorted((pair for pair in found if pair[0]), key=lambda pair: -round(pair[0], 1))
+    found = [pair for pair in zip(scores, said, strict=True) if pair[0]]
+    most = max(scores, default=0.0)
+    return sorted(found, key=lambda pair: -round(pair[0] / most, 1))
 
 
-def close_words(said: Sequence[Passage], query: str) -> set[str]:
-    """Returns the question's words that are close together, where most of them are."""
-    held = [wanted(query).intersection(one.words) for one in said]
-    near = (set[str]().union(*held[at : at + NEAR_SENTENCES]) for at in range(len(held)))
-    return max(near, key=len, default=set())
+def words_together(said: Sequence[Passage], query: str) -> set[str]:
+    """Returns the question's words that one passage has, of the passage with most of them."""
+    return max((wanted(query).intersection(one.words) for one in said), key=len, default=set())
 
 
 def digest(said: Sequence[str], max_tokens: int, query: str = "") -> list[str]:
     """Returns the sentences that say most in so many tokens, in their order.
 
-    A sentence says much when it has many words that none taken before it has, names and numbers
-    before others, for its length; and more with each word of the question.
+    A sentence says much when it has many words that none taken before it has, for its length, and
+    more with each word of the question. Where none has room there is the beginning of the first.
     """
     asked, rest, taken = wanted(query), set(range(len(said))), list[int]()
     words = [set(terms(one)) for one in said]
-    names = {word for one in said for name in _NAME.findall(one) for word in terms(name)}
     sizes = [estimate_tokens(f"{one} ") for one in said]
     fits = [1 + QUERY_WEIGHT * len(held & asked) for held in words]
-
-    def gain(number: int) -> float:
-        new = words[number]
-        return fits[number] * (len(new) + len(new & names)) / (SENTENCE_TOKENS + sizes[number])
-
     while rest := {one for one in rest if sizes[one] <= max_tokens and words[one]}:
-        number = max(rest, key=lambda one: (gain(one), -one))
+        number = max(rest, key=lambda one: (fits[one] * len(words[one]) / sizes[one], -one))
         taken.append(number)
         max_tokens -= sizes[number]
         words = [held - words[number] for held in words]
+    if not taken:
+        return [shortened(" ".join(said), max_tokens, estimate_tokens)]
     return [said[number] for number in sorted(taken)]

@@ -14,8 +14,6 @@ from service.llm.offline.texts import Topic, stem, terms
 
 #: Levels that it goes down: a schema may hold itself.
 MAX_LEVELS = 12
-#: Entries of a list.
-MAX_ENTRIES = 100
 
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,18})(?:\.\d{1,18})?(?!\w)")
 _NO = re.compile(
@@ -59,7 +57,7 @@ def _filled(
         case "object":
             parts = node.get("properties", {}).items()
             found = {key: inner(one, key, topic) for key, one in parts}
-            # Of what has to be there null: it may not fit, and nothing is made up.
+            # A required part that is not found is null, even where that does not fit.
             needed = dict.fromkeys(node.get("required", ()))
             return needed | {key: one for key, one in found.items() if one is not None}
         case "array" if "prefixItems" in node:
@@ -68,7 +66,7 @@ def _filled(
         case "array":
             values = [inner(node.get("items"), field, one) for one in _entries(node, topic, said)]
             once = [one for n, one in enumerate(values) if one not in (None, *values[:n])]
-            return once[: node.get("maxItems", MAX_ENTRIES)]
+            return once[: node.get("maxItems")]
         case "string" if topic.name:
             return topic.name if field in _NAMING else (*said, *topic.sentences)[0]
         case "string":
@@ -99,11 +97,9 @@ def _number(text: str, *, whole: bool) -> int | float | None:
 def _closest(options: list[Any], topic: Topic) -> Any:
     """Returns the option with most words of the text, by their share; the first of several."""
     said = {stem(word) for one in topic.sentences for word in _WORD.findall(one)}
-
-    def fit(option: Any) -> float:
-        words = {stem(word) for word in _WORD.findall(str(option))}
-        return len(words & said) / max(len(words), 1)
-
-    found = max(options, key=fit)
+    words = [{stem(word) for word in _WORD.findall(str(one))} for one in options]
+    fits = [len(one & said) / max(len(one), 1) for one in words]
     # What an answer does not say is the first option; a memory leaves it open.
-    return None if not fit(found) and (topic.name or None in options) else found
+    if not any(fits) and (topic.name or None in options):
+        return None
+    return options[fits.index(max(fits))]

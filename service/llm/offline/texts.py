@@ -1,10 +1,11 @@
 """Splits texts into sections, sentences and terms for the offline model."""
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+
+from service.domain.search.ranking import words
 
 #: Words that say nothing about what a text is about.
 _STOP_TEXT = """
@@ -21,16 +22,9 @@ yet you your
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 _ENDING = re.compile(r"(?<=\w\w\w)(?:ies|ing|ed|es|(?<!s)s|ly|e|y)$")
-#: Without what is around it: a question may say `enter` for `__enter__`.
-_WORD = re.compile(r"[^\W_]+(?:(?:_+|[-'])[^\W_]+)*")
-#: Scripts without blanks between words: their words are taken for pairs of letters.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2,}")
-#: A title, an initial or an abbreviation ends no sentence, nor anything that goes on in small
-#: letters: so a page's line ends do not.
-_NO_END = (
-    r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
-    r"(?<!\b(?:e\.g|i\.e)\.)(?<!\b(?:vs|cf)\.)(?<!\bet al\.)(?<!\bapprox\.)"
-)
+#: A title, an initial or e.g. ends no sentence, nor does anything before small letters: so most
+#: line ends of a page do not.
+_NO_END = r"(?<!\b(?:Mr|Ms|Dr|St|vs|cf)\.)(?<!\b(?:Mrs|e\.g|i\.e)\.)(?<!\b[A-HJ-Z]\.)"
 _END = re.compile(
     rf"(?<=[.!?؟।…]){_NO_END}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+(?![a-zß-öø-ÿα-ωа-џ])"
 )
@@ -41,16 +35,11 @@ _HEADING = re.compile(
     r"^(?:\s{0,3}#{1,6}[^\S\n]++(\S[^\n]{0,98}?[^\s.。])[^\S\n]*+#*+[^\S\n]*+$"
     r"|[^\S\n]*+(?![*=~^#+\"-]{3})(\S[^\n]{0,98}[^\s.。])[^\S\n]*+\n"
     r"[^\S\n]*+([*=~^#+\"-])\3{3,}[^\S\n]*+$"
-    r"|(?=(?:async +)?(?:def|class) +(\w+) *[(:]))",
+    r"|(?=(?:async +)?(?:def|class) +(\w+) *[(:])|(Table: [^\n]{1,99})$)",
     re.MULTILINE,
 )
 #: Between paragraphs, the items of a list, and code and its docstrings.
 _ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n|\"{3}|'{3}")
-#: A name, names of columns and rows.
-_TABLE = re.compile(
-    r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+\n(?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
-    re.MULTILINE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +54,27 @@ class Topic:
 
 def sections(text: str) -> list[Topic]:
     """Returns a text in sections; code and tables have one for each thing that they define."""
-    found = (Topic(title, tuple(prose(body))) for title, body in headed(text))
-    return [*_tables(text)] or [one for one in found if one.name or one.sentences]
+    found = (
+        Topic(title, tuple(_rows(body) if title.startswith("Table: ") else prose(body)))
+        for title, body in headed(text)
+    )
+    return [one for one in found if one.name or one.sentences]
+
+
+def _rows(table: str) -> list[str]:
+    """Returns the rows of a table, each with the line of the columns' names before it."""
+    columns, *rows = table.strip().splitlines() or [""]
+    return [f"{columns}: {row}" for row in rows]
 
 
 def headed(text: str) -> Iterator[tuple[str, str]]:
     """Yields the parts of a text with the heading above each, "" where there is none."""
     first, *parts = _HEADING.split(text)
     yield "", first
-    for marked, underlined, _, defined, body in zip(
-        *(parts[at::5] for at in range(5)), strict=True
-    ):
-        yield marked or underlined or defined, body
-
-
-def _tables(text: str) -> Iterator[Topic]:
-    """Yields the tables that have a name, each row with the names of its columns."""
-    for name, lines in _TABLE.findall(text):
-        rows = csv.DictReader(lines.splitlines(), skipinitialspace=True)
-        said = (
-            ", ".join(f"{column} {value}" for column, value in row.items())
-            for row in rows
-            # Of a row with more or fewer values than columns it is unknown which they are.
-            if None not in (*row.keys(), *row.values())
-        )
-        yield Topic(name.strip(), (f"columns {', '.join(rows.fieldnames or ())}", *said))
+    for at in range(0, len(parts), 6):
+        *titles, body = parts[at : at + 6]
+        # The other group of a match is one character of the line below a title.
+        yield max(filter(None, titles), key=len), body
 
 
 def sentences(text: str) -> list[str]:
@@ -100,16 +85,16 @@ def sentences(text: str) -> list[str]:
 
 
 def prose(text: str) -> Iterator[str]:
-    """Yields the sentences of running text; code, tables and grammar are left out."""
+    """Yields the sentences of running text; code and grammar are left out."""
     for item in _ITEM.split(text):
         flat = " ".join(item.split())
         letters = sum(char.isalpha() or char.isspace() for char in flat)
         for one in sentences(flat) if letters >= 0.75 * len(flat) else ():
-            words = _WORD.findall(one)
+            found = words(one)
             # Prose has little words in it; code and signatures have next to none.
-            little = sum(word.casefold() in STOP_WORDS for word in words)
+            little = sum(word in STOP_WORDS for word in found)
             is_code = not {"=", "#"}.isdisjoint(one.split())
-            if 20 <= len(one) <= 400 and not is_code and little >= max(2, len(words) // 8):
+            if 20 <= len(one) <= 400 and not is_code and little >= max(2, len(found) // 8):
                 yield one
 
 
@@ -120,9 +105,7 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> list[str]:
     """Returns the stems of the words that say something, with repeats, in order."""
-    pairs = [run[at : at + 2] for run in _UNSPACED.findall(text) for at in range(len(run) - 1)]
-    words = _WORD.findall(_UNSPACED.sub(" ", text))
-    return pairs + [stem(word) for word in words if word.casefold() not in STOP_WORDS]
+    return [stem(word) for word in words(text) if word not in STOP_WORDS]
 
 
 def wanted(query: str) -> set[str]:
@@ -135,5 +118,4 @@ def name_words(text: str) -> str:
 
     Only this distinguishes "the with statement" from "the while statement".
     """
-    words = _WORD.findall(text)
-    return " ".join(stem(word) for word in words if word.casefold() not in ("a", "an", "the"))
+    return " ".join(stem(word) for word in words(text) if word not in ("a", "an", "the"))

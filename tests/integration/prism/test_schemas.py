@@ -69,7 +69,7 @@ async def test_a_generated_schema_makes_a_memory_that_answers(session: Any) -> N
         ack = await producer.flush()
     state = await memory.get(after=ack.read_token)
     price = "The price of a ticket is 9.50 euros."
-    assert price in state.value["museums"]["ship museum"]
+    assert price in state.value["topics"]["ship museum"]
     answer = await memory.ask("What is the ship museum?", after=ack.read_token)
     assert "collection of old ships" in answer.text
 

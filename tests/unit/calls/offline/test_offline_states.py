@@ -58,11 +58,11 @@ def test_a_vector_has_the_goal_what_is_known_and_what_came_last() -> None:
     made = compress(TASK, [FOUND, IDLE[0], last], StateSpec(task=TASK, state_tokens=160))
     assert (made.made, made.replies, made.appended) == (VectorSource.MODEL, 1, ())
     assert made.text.startswith(
-        "Goal: Find out where the teacher of the author of Salt and Cedar was born."
+        "Find out where the teacher of the author of Salt and Cedar was born."
     )
     assert "You must never guess." in made.text
     assert "Ravel Whitlam was a cartographer from Drumheller" in made.text
-    assert "Latest: Action: Open[3]. The drawer is empty." in made.text
+    assert made.text.endswith("Action: Open[3]. The drawer is empty.")
     assert "\n" not in made.text
 
 
@@ -74,9 +74,9 @@ def test_what_was_found_early_is_there_after_three_compressions() -> None:
         made = compress(current, texts[10 * number : 10 * number + 10], spec)
         current = made.text
         assert made.made is VectorSource.MODEL
-        assert current.startswith("Goal: Find out where the teacher")
+        assert current.startswith("Find out where the teacher")
         assert "Drumheller" in current
-    assert "Latest: Action: Open[197]." in current
+    assert current.endswith("It was a long way there, and it rained all the time.")
     history = "\n".join(texts[:30]).encode()
     assert b"Drumheller" not in history[-4 * spec.state_tokens :], "the tail has forgotten it"
 
@@ -90,14 +90,14 @@ def test_of_what_is_said_again_the_later_stays() -> None:
 def test_without_a_task_the_goal_is_what_was_said_first() -> None:
     texts = ["user: Book a table for four. It is urgent.", "assistant: For when?", "user: Friday."]
     made = compress("", texts, StateSpec(state_tokens=64))
-    assert made.text.startswith("Goal: user: Book a table for four.")
-    assert "Latest: user: Friday." in made.text
+    assert made.text.startswith("user: Book a table for four.")
+    assert made.text.endswith("user: Friday.")
 
 
 def test_it_goes_on_from_another_model_s_vector() -> None:
     said = "The agent looks for a wolf. It found tracks near the mill. The bridge is closed."
     made = compress(said, ["The tracks end at the river."], StateSpec(state_tokens=64))
-    assert made.text.startswith("Goal: The agent looks for a wolf. Known:")
+    assert made.text.startswith("The agent looks for a wolf.")
     assert "It found tracks near the mill. The bridge is closed." in made.text
 
 
@@ -114,25 +114,24 @@ def test_pinned_strings_follow_it_once() -> None:
 
 def test_vectors_become_one_of_the_goal_the_time_before_and_the_last_of_them() -> None:
     run = [
-        vector(1, "Goal: Find the wolf. Known: It is grey. Latest: Action: Look[mill]."),
-        vector(2, "Goal: Find the wolf. Known: It is grey. It limps. Latest: Action: Look[wood]."),
+        vector(1, "Find the wolf. It is grey. Action: Look[mill]."),
+        vector(2, "Find the wolf. It is grey. It limps. Action: Look[wood]."),
     ]
     spec = StateSpec(state_tokens=64)
     first, _ = answered(compress_vectors("", run, spec=spec, **MODEL), complete)
     assert first.text == (
-        "Goal: Find the wolf. Known: Action: Look[mill]. It is grey. It limps."
-        " Latest: Action: Look[wood]."
+        "Find the wolf. Action: Look[mill]. It is grey. It limps. Action: Look[wood]."
     )
-    above = "Goal: Find the wolf of Arvid. Known: It came in May. Latest: Action: Ask[Arvid]."
+    above = "Find the wolf of Arvid. It came in May. Action: Ask[Arvid]."
     second, _ = answered(compress_vectors(above, run, spec=spec, **MODEL), complete)
-    assert second.text.startswith("Goal: Find the wolf of Arvid. Known: It came in May.")
+    assert second.text.startswith("Find the wolf of Arvid. It came in May.")
     assert "It limps." in second.text
 
 
 def test_a_long_task_prompt_keeps_its_first_sentences() -> None:
     task = TASK + " Example: " + "a search is a search of pages. " * 300
     made = compress(task, [FOUND, *IDLE[:9]], StateSpec(task=task, state_tokens=128))
-    assert made.text.startswith("Goal: Find out where the teacher of the author of Salt and Cedar")
+    assert made.text.startswith("Find out where the teacher of the author of Salt and Cedar")
     assert "Drumheller" in made.text
 
 
