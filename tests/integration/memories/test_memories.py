@@ -62,7 +62,7 @@ async def test_any_revision_can_be_read_and_the_log_explains_it(session: Any) ->
     assert [(c.revision, c.op, c.positions) for c in changes] == [
         (1, "add", PositionRange(first=1, last=1)),
         (2, "add", PositionRange(first=2, last=2)),
-        (3, "update", PositionRange(first=3, last=3)),
+        (3, "add", PositionRange(first=3, last=3)),
     ]
     assert [one async for one in memory.rejections()] == []
     with pytest.raises(palimpsest.OutOfRange) as caught:
