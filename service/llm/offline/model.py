@@ -54,7 +54,7 @@ class Notes:
 
 def complete(request: ModelRequest) -> str:
     """Returns the reply to a prompt. Raises ValueError for a template that it does not know."""
-    name = request.template.partition("/")[0]
+    name = request.template.partition("/")[0].removesuffix("-focused")
     if name not in REPLIES:
         raise ValueError(f"the offline model does not know the template {request.template}")
     return REPLIES[name](Prompt(request))
@@ -206,8 +206,7 @@ def _vector(prompt: Prompt) -> str:
 def _understand(prompt: Prompt) -> str:
     able = [one.value for one in BrowseOption if f"\n{one.value}: " in prompt.instructions]
     option = "rank" if "rank" in able else next(iter(able), "")
-    query = " ".join(prompt.query.split())
-    return _json(prompt, subject="fact", option=option, order="forward", query=query)
+    return _json(prompt, subject="fact", option=option, order="forward", query=prompt.query)
 
 
 def _browse(prompt: Prompt) -> str:
@@ -236,12 +235,10 @@ def _browse(prompt: Prompt) -> str:
 
 #: What answers each template, by its name without its version.
 REPLIES: dict[str, Callable[[Prompt], str]] = {
-    **dict.fromkeys(("prism.revise", "prism.revise-focused"), revise),
+    "prism.revise": revise,
     # It repeats nothing that it has noted: there is nothing to tidy.
     **dict.fromkeys(("prism.consolidate", "prism.consolidate-part"), lambda _: '{"changes": []}'),
-    **dict.fromkeys(
-        ("prism.answer", "prism.answer-focused", "state.answer", "whole.answer"), _answer
-    ),
+    **dict.fromkeys(("prism.answer", "state.answer", "whole.answer"), _answer),
     **dict.fromkeys(("state.compress", "state.episode"), _vector),
     **dict.fromkeys(("tree.summarize", "tree.compress"), _summary),
     **dict.fromkeys(("tree.remember", "browse.condense", "baseline.carry"), _condensed),

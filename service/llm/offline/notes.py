@@ -19,7 +19,7 @@ from service.domain.values.paths import Path
 from service.llm.offline.choosing import Passage, passage
 from service.llm.offline.filler import fill
 from service.llm.offline.prompt import Prompt
-from service.llm.offline.texts import Topic, name_words, sections, terms
+from service.llm.offline.texts import Topic, name_words, sections, sentences, terms
 
 #: Topics that one chunk may add to or begin, and sentences that it adds to each.
 MAX_TOPICS, MAX_NEW_SENTENCES = 3, 4
@@ -103,6 +103,9 @@ def topics(text: str, guidance: str) -> list[Topic]:
     parts = sections(text)
     named = [part for part in parts if part.name and part.sentences]
     loose = [one for part in parts if not part.name for one in part.sentences]
+    if not (named or loose or re.search(r"[=(){}\[\];]", text)):
+        # A short message has few of the words that running text has.
+        loose = sentences(text)
     found = [*named, *_loose_topics(loose)][:MAX_TOPICS]
     return [Topic(_key(one.name), _salient(one, guidance)) for one in found]
 
@@ -117,9 +120,9 @@ def _key(heading: str) -> str:
 def _loose_topics(said: Sequence[str]) -> list[Topic]:
     """Returns topics of text without headings: its commonest names, or its commonest word."""
     words = Counter(word for one in said for word in re.findall(r"[\w-]+", one) if terms(word))
-    names = [word for word, count in words.most_common() if word[0].isupper() and count > 1]
-    subjects = names[: MAX_TOPICS - 1] or [word for word, _ in words.most_common(1)]
-    return [Topic(name, tuple(one for one in said if name in one)) for name in subjects]
+    common = [word for word, count in words.most_common() if word[0].isupper() and count > 1]
+    names = common[: MAX_TOPICS - 1] or [word for word, _ in words.most_common(1)]
+    return [Topic(name, tuple(one for one in said if name in one or not common)) for name in names]
 
 
 def _salient(topic: Topic, guidance: str) -> tuple[str, ...]:

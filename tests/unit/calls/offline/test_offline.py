@@ -82,6 +82,26 @@ def test_it_extends_what_it_knows_and_repeats_nothing() -> None:
     assert len(set(sentences)) == len(sentences)
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Ingrid moved to Bergen.", ("Ingrid moved to Bergen.",)),
+        ("user: I like fish\n\nuser: and bread", ("user: I like fish", "user: and bread")),
+        # All of a text that has one subject, also what does not name it.
+        (
+            "The harbour is open from six to ten.\n\nThe keeper of the lighthouse is called Lund.",
+            (
+                "The harbour is open from six to ten.",
+                "The keeper of the lighthouse is called Lund.",
+            ),
+        ),
+        ("count = 3\nprint(count)", ()),
+    ],
+)
+def test_a_short_text_is_kept_and_code_is_not(text: str, kept: tuple[str, ...]) -> None:
+    assert tuple(one for topic in notes.topics(text, "") for one in topic.sentences) == kept
+
+
 def test_names_that_differ_in_a_little_word_are_different_topics() -> None:
     def about(word: str) -> str:
         title = f"The {word} statement"
