@@ -231,18 +231,22 @@ def summary(found: list[palimpsest.ProvenanceEntry]) -> list[tuple[int, bool, bo
 async def test_a_list_that_grew_is_followed_to_where_each_element_came_from(
     memory: palimpsest.Memory,
 ) -> None:
+    held = (await memory.get()).value["topics"]["harbour museum"]
+    # It repeats the list to append to it; the first element came with revision 1.
+    await memory.edit([Edit.put(MUSEUM, [*held, "It opens at nine."])])
     why = await memory.provenance("/topics/harbour museum/0")
-    assert (why.path, why.read_point.revision, why.exists) == (f"{MUSEUM}[0]", 3, True)
+    assert (why.path, why.read_point.revision, why.exists) == (f"{MUSEUM}[0]", 4, True)
     assert why.value == "The harbour museum is a collection of old ships in the north."
     found = [entry async for entry in why]
     assert [entry async for entry in why] == found, "each loop begins at the newest"
-    # The model repeats the list when it appends; the first element came with revision 1.
-    assert summary(found) == [(3, True, False, 3), (1, False, True, 1)]
-    assert [[c.text for c in entry.chunks] for entry in found] == [[TEXTS[2]], [TEXTS[0]]]
-    assert all(entry.revision.kind == "step" and not entry.chunks_truncated for entry in found)
+    assert summary(found) == [(4, True, False, 0), (1, False, True, 1)]
+    assert [[c.text for c in entry.chunks] for entry in found] == [[], [TEXTS[0]]]
+    assert [entry.revision.kind for entry in found] == ["edit", "step"]
+    assert not any(entry.chunks_truncated for entry in found)
     # A list without such an element is listed as well: it is why nothing was there.
     assert summary(await entries(memory, f"{MUSEUM}[1]")) == [
-        (3, True, True, 3),
+        (4, True, False, 0),
+        (3, False, True, 3),
         (1, False, False, 1),
     ]
     assert summary(await entries(memory, f"{MUSEUM}[0]", revision=1)) == [(1, True, True, 1)]
@@ -268,15 +272,15 @@ async def test_the_chunk_that_says_it_is_found_among_those_of_a_step(
 
 async def test_what_a_rollback_undid_is_not_listed(memory: palimpsest.Memory) -> None:
     await memory.edit([Edit.put(f"{MUSEUM}[0]", "It sank.")], comment="a mistake")
-    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]"))] == [4, 3, 1]
+    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]"))] == [4, 1]
     await memory.rollback(2)
     assert summary(await entries(memory, f"{MUSEUM}[0]")) == [(1, True, True, 1)]
     assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[1]"))] == [1]
     # Before the rollback it was there, and it still is in the past.
-    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]", 4))] == [4, 3, 1]
+    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]", 4))] == [4, 1]
     # What it undid can come back.
     await memory.rollback(4)
-    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]"))] == [4, 3, 1]
+    assert [one[0] for one in summary(await entries(memory, f"{MUSEUM}[0]"))] == [4, 1]
 
 
 async def test_nothing_is_explained_by_what_took_it_away(memory: palimpsest.Memory) -> None:
