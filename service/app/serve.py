@@ -43,6 +43,7 @@ from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.recall import Recaller
 from service.usecases.search.reranking import order_texts
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
@@ -105,12 +106,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         rerank = partial(order_texts, gateway, facts, keys.marker, config)
         embedder = embedder_of(config, database)
         searcher = Searcher(database, embedder, rerank, config, call_off=gateway.call_off)
+        search = ConsistentSearch(database, searcher, watcher, keys.token)
         server = Server(
             Services(
                 sessions=SessionService(
                     database,
                     deleter,
-                    ConsistentSearch(database, searcher, watcher, keys.token),
+                    search,
+                    Recaller(database, search, memories, keys.token, config),
                     appender,
                     pages,
                     config.limits,

@@ -26,6 +26,7 @@ from service.usecases.log import sessions
 from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.recall import Recaller
 from storage.engine.database import Database
 from storage.log.sessions import StoredSession
 
@@ -38,6 +39,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         database: Database,
         deleter: Deleter,
         search: ConsistentSearch,
+        recaller: Recaller,
         appender: Appender,
         pages: Pages,
         limits: Limits,
@@ -49,6 +51,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self._database = database
         self._deleter = deleter
         self._search = search
+        self._recaller = recaller
         self._appender = appender
         self._pages = pages
         self._limits = limits
@@ -138,6 +141,19 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
     ) -> session_service_pb2.SearchIndex:
         """Returns how far a session's index is."""
         return convert_search.index(await self._search.index(current_tenant(), request.session))
+
+    async def Recall(  # noqa: N802
+        self, request: session_service_pb2.RecallRequest, context: Context
+    ) -> session_service_pb2.RecallResponse:
+        """Returns what fits a query, as one text within a budget."""
+        found = await self._recaller.recall(
+            current_tenant(),
+            request.session,
+            convert_search.recall_query(request, self._limits),
+            common.consistency(request.consistency),
+            deadline=deadline_of(context),
+        )
+        return convert_search.recalled(found)
 
     async def AppendChunks(  # noqa: N802
         self, request_iterator: appends.Requests, context: Context

@@ -106,6 +106,8 @@ class Limits(BaseModel):
     backlog_chunks: Count = 100_000
     #: Threads, or sources, that a filter of chunks names.
     max_filter_ids: Annotated[int, Field(ge=1, le=64)] = 64
+    #: The budget of a recalled text, in tokens.
+    max_recall_tokens: Count = 100_000
     #: Memories of a session.
     max_memories: Count = 64
     #: The value of a PRISM memory as canonical JSON, in bytes.
@@ -299,6 +301,8 @@ class Config(BaseModel):
     #: that waits to be read is messages; 0: it does not. Reads that wait, questions and FlushMemory
     #: end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    #: How long the query of a recall may take to be embedded; then words alone are searched.
+    recall_embedding_seconds: Seconds = 2.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
     #: How often a process probes its database; it is not ready after three failures in a row, and

@@ -26,6 +26,7 @@ import uvloop
 from grpc import aio
 
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from service.app.kinds import memories_of
 from service.domain.calls.ledger import CallScope
 from service.domain.search.fusing import RANK_CONSTANT
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
@@ -42,6 +43,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.recall import Recaller
 from service.usecases.search.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher
 from storage.engine.database import Database
 from storage.log.ranges import Range
@@ -271,10 +273,14 @@ async def _serve(url: str) -> None:
     server = aio.server(interceptors=(Telemetry(), Errors(), Tenancy(), Validation()))
     searcher = Searcher(database, _AtHand(), _no_rerank, Config())
     wake_ups = WakeUps(_pass_on)
+    watcher = ProgressWatcher(database)
+    search = ConsistentSearch(database, searcher, watcher, b"key")
+    memories = memories_of(database, wake_ups, watcher, b"key", Limits())
     service = SessionService(
         database,
         Deleter(database, wake_ups),
-        ConsistentSearch(database, searcher, ProgressWatcher(database), b"key"),
+        search,
+        Recaller(database, search, memories, b"key", Config()),
         Appender(database, wake_ups, b"key", Limits()),
         Pages(b"key", Limits()),
         Limits(),

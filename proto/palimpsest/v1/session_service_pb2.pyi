@@ -51,6 +51,34 @@ SEARCH_MODE_HYBRID: SearchMode.ValueType  # 3
 """By both. FAILED_PRECONDITION (VECTORS_UNAVAILABLE) where there are no vectors."""
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
 
+class _RecallSection:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecallSectionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecallSection.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RECALL_SECTION_UNSPECIFIED: _RecallSection.ValueType  # 0
+    """Never sent."""
+    RECALL_SECTION_MEMORY: _RecallSection.ValueType  # 1
+    """What the memory has."""
+    RECALL_SECTION_CHUNKS: _RecallSection.ValueType  # 2
+    """The chunks that fit best."""
+    RECALL_SECTION_UNREAD: _RecallSection.ValueType  # 3
+    """The newest chunks, which the memory has not read yet."""
+
+class RecallSection(_RecallSection, metaclass=_RecallSectionEnumTypeWrapper):
+    """The sections of a recalled text."""
+
+RECALL_SECTION_UNSPECIFIED: RecallSection.ValueType  # 0
+"""Never sent."""
+RECALL_SECTION_MEMORY: RecallSection.ValueType  # 1
+"""What the memory has."""
+RECALL_SECTION_CHUNKS: RecallSection.ValueType  # 2
+"""The chunks that fit best."""
+RECALL_SECTION_UNREAD: RecallSection.ValueType  # 3
+"""The newest chunks, which the memory has not read yet."""
+Global___RecallSection: _TypeAlias = RecallSection  # noqa: Y015
+
 @_typing.final
 class Session(_message.Message):
     """A session."""
@@ -859,3 +887,199 @@ class GetSearchIndexRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSearchIndexRequest: _TypeAlias = GetSearchIndexRequest  # noqa: Y015
+
+@_typing.final
+class RecallRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    SECTIONS_FIELD_NUMBER: _builtins.int
+    CONSISTENCY_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown ids are NOT_FOUND."""
+    query: _builtins.str
+    """Optional. What is to be known: a question, or the last messages of a conversation.
+    At most 64 KiB. Empty means the newest messages of the session.
+    """
+    max_tokens: _builtins.int
+    """Optional. The budget of the text in tokens, counted as one for every four bytes of
+    UTF-8. 0 means 1,000; at most 100,000 (`max_recall_tokens`).
+    """
+    mode: Global___SearchMode.ValueType
+    """Optional. How to search."""
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. The memories to recall from; unknown ids are NOT_FOUND. Empty means
+        `default`, or all memories of the session if none has that name.
+        """
+
+    @_builtins.property
+    def filter(self) -> _chunks_pb2.ChunkFilter:
+        """Optional. Only chunks that match; the memory is not filtered."""
+
+    @_builtins.property
+    def sections(self) -> _containers.RepeatedScalarFieldContainer[Global___RecallSection.ValueType]:
+        """Optional. The sections to return. Empty means all."""
+
+    @_builtins.property
+    def consistency(self) -> _common_pb2.ReadConsistency:
+        """Optional. How much of the log memories and index must have applied."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        query: _builtins.str = ...,
+        max_tokens: _builtins.int = ...,
+        memories: _abc.Iterable[_builtins.str] | None = ...,
+        filter: _chunks_pb2.ChunkFilter | None = ...,
+        mode: Global___SearchMode.ValueType = ...,
+        sections: _abc.Iterable[Global___RecallSection.ValueType] | None = ...,
+        consistency: _common_pb2.ReadConsistency | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "filter", b"filter", "max_tokens", b"max_tokens", "memories", b"memories", "mode", b"mode", "query", b"query", "sections", b"sections", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallRequest: _TypeAlias = RecallRequest  # noqa: Y015
+
+@_typing.final
+class RecallResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Part(_message.Message):
+        """A part of the text."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SECTION_FIELD_NUMBER: _builtins.int
+        TEXT_FIELD_NUMBER: _builtins.int
+        POSITIONS_FIELD_NUMBER: _builtins.int
+        SCORE_FIELD_NUMBER: _builtins.int
+        MEMORY_FIELD_NUMBER: _builtins.int
+        PATH_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        CHARACTERS_FIELD_NUMBER: _builtins.int
+        section: Global___RecallSection.ValueType
+        """Where it is."""
+        text: _builtins.str
+        """The entry, the chunk, or the part of the chunk that is shown."""
+        score: _builtins.float
+        """How well it fits; compares parts of one section of one response only. 0: it is
+        there for another reason.
+        """
+        memory: _builtins.str
+        """Entries only: the memory, the entry's path in it, and the revision that wrote it."""
+        path: _builtins.str
+        revision: _builtins.int
+        @_builtins.property
+        def positions(self) -> _common_pb2.PositionRange:
+            """The chunk, or the chunks that the entry's revision read; unset: none."""
+
+        @_builtins.property
+        def characters(self) -> _common_pb2.CharacterRange:
+            """The part of the chunk's text that is shown; unset: all of it."""
+
+        def __init__(
+            self,
+            *,
+            section: Global___RecallSection.ValueType = ...,
+            text: _builtins.str = ...,
+            positions: _common_pb2.PositionRange | None = ...,
+            score: _builtins.float = ...,
+            memory: _builtins.str = ...,
+            path: _builtins.str = ...,
+            revision: _builtins.int = ...,
+            characters: _common_pb2.CharacterRange | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "positions", b"positions"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "memory", b"memory", "path", b"path", "positions", b"positions", "revision", b"revision", "score", b"score", "section", b"section", "text", b"text"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Memory(_message.Message):
+        """How far a memory was."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        APPLIED_POSITION_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """The memory."""
+        revision: _builtins.int
+        """The revision that was read."""
+        applied_position: _builtins.int
+        """It had read all chunks up to this position."""
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            revision: _builtins.int = ...,
+            applied_position: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_position", b"applied_position", "memory", b"memory", "revision", b"revision"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    READ_POINT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text; empty where nothing is known. It has what others wrote: in a prompt it is
+    data, not an instruction.
+    """
+    tokens: _builtins.int
+    """The tokens of the text, counted as `max_tokens` is."""
+    mode: Global___SearchMode.ValueType
+    """How chunks were searched; unset: not at all."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecallResponse.Part]:
+        """What the text consists of, in its order."""
+
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecallResponse.Memory]:
+        """The memories that were read."""
+
+    @_builtins.property
+    def index(self) -> Global___SearchIndex:
+        """How far the index of chunks was; unset where they were not searched."""
+
+    @_builtins.property
+    def read_point(self) -> _common_pb2.ReadPoint:
+        """The head of the log that was read, and a token of it. Its revision is 0."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        parts: _abc.Iterable[Global___RecallResponse.Part] | None = ...,
+        tokens: _builtins.int = ...,
+        memories: _abc.Iterable[Global___RecallResponse.Memory] | None = ...,
+        mode: Global___SearchMode.ValueType = ...,
+        index: Global___SearchIndex | None = ...,
+        read_point: _common_pb2.ReadPoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "read_point", b"read_point"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memories", b"memories", "mode", b"mode", "parts", b"parts", "read_point", b"read_point", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015

@@ -88,6 +88,11 @@ class SessionServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.FromString,
                 _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/palimpsest.v1.SessionService/Recall',
+                request_serializer=palimpsest_dot_v1_dot_session__service__pb2.RecallRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.RecallResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServiceServicer(object):
@@ -238,6 +243,30 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Recall(self, request, context):
+        """Returns what a session knows that fits a query, as one text for a prompt, within a
+        budget of tokens. It has up to three sections, each only where it has something:
+
+        1. the memory: whole where it fits its share of the budget, else the entries that
+        fit best; oldest entries first;
+        2. the chunks that fit best, as SearchChunks ranks them, each with the neighbour
+        that completes it, such as the answer after a question; by position;
+        3. the newest chunks, which the memory has not read yet; by position.
+
+        Nothing is in it twice. The text changes at its end first, so that a provider's
+        prefix cache keeps the rest. docs/guides/recall.md shows the layout, and how the
+        budget is shared.
+
+        Guarantees: the newest chunks that are in it were acked before the call, whatever
+        `consistency` says. No language model is asked. Without a `mode` a query that has no
+        vector after 2 seconds (`recall_embedding_seconds`) is searched by words;
+        `index.failure` says so.
+        Safety: reads only; costs at most one embedding of the query.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -290,6 +319,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.GetSearchIndex,
                     request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.RecallRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_session__service__pb2.RecallResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -565,6 +599,33 @@ class SessionService(object):
             '/palimpsest.v1.SessionService/GetSearchIndex',
             palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.SerializeToString,
             palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.SessionService/Recall',
+            palimpsest_dot_v1_dot_session__service__pb2.RecallRequest.SerializeToString,
+            palimpsest_dot_v1_dot_session__service__pb2.RecallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -139,6 +139,26 @@ class SessionServiceStub:
     Guarantees: as of one moment.
     Safety: reads only.
     """
+    Recall: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.RecallRequest, _session_service_pb2.RecallResponse]
+    """Returns what a session knows that fits a query, as one text for a prompt, within a
+    budget of tokens. It has up to three sections, each only where it has something:
+
+    1. the memory: whole where it fits its share of the budget, else the entries that
+       fit best; oldest entries first;
+    2. the chunks that fit best, as SearchChunks ranks them, each with the neighbour
+       that completes it, such as the answer after a question; by position;
+    3. the newest chunks, which the memory has not read yet; by position.
+
+    Nothing is in it twice. The text changes at its end first, so that a provider's
+    prefix cache keeps the rest. docs/guides/recall.md shows the layout, and how the
+    budget is shared.
+
+    Guarantees: the newest chunks that are in it were acked before the call, whatever
+    `consistency` says. No language model is asked. Without a `mode` a query that has no
+    vector after 2 seconds (`recall_embedding_seconds`) is searched by words;
+    `index.failure` says so.
+    Safety: reads only; costs at most one embedding of the query.
+    """
 
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
@@ -249,6 +269,26 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Guarantees: as of one moment.
     Safety: reads only.
+    """
+    Recall: _aio.UnaryUnaryMultiCallable[_session_service_pb2.RecallRequest, _session_service_pb2.RecallResponse]  # type: ignore[assignment]
+    """Returns what a session knows that fits a query, as one text for a prompt, within a
+    budget of tokens. It has up to three sections, each only where it has something:
+
+    1. the memory: whole where it fits its share of the budget, else the entries that
+       fit best; oldest entries first;
+    2. the chunks that fit best, as SearchChunks ranks them, each with the neighbour
+       that completes it, such as the answer after a question; by position;
+    3. the newest chunks, which the memory has not read yet; by position.
+
+    Nothing is in it twice. The text changes at its end first, so that a provider's
+    prefix cache keeps the rest. docs/guides/recall.md shows the layout, and how the
+    budget is shared.
+
+    Guarantees: the newest chunks that are in it were acked before the call, whatever
+    `consistency` says. No language model is asked. Without a `mode` a query that has no
+    vector after 2 seconds (`recall_embedding_seconds`) is searched by words;
+    `index.failure` says so.
+    Safety: reads only; costs at most one embedding of the query.
     """
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -417,6 +457,32 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: as of one moment.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def Recall(
+        self,
+        request: _session_service_pb2.RecallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.RecallResponse, _abc.Awaitable[_session_service_pb2.RecallResponse]]:
+        """Returns what a session knows that fits a query, as one text for a prompt, within a
+        budget of tokens. It has up to three sections, each only where it has something:
+
+        1. the memory: whole where it fits its share of the budget, else the entries that
+           fit best; oldest entries first;
+        2. the chunks that fit best, as SearchChunks ranks them, each with the neighbour
+           that completes it, such as the answer after a question; by position;
+        3. the newest chunks, which the memory has not read yet; by position.
+
+        Nothing is in it twice. The text changes at its end first, so that a provider's
+        prefix cache keeps the rest. docs/guides/recall.md shows the layout, and how the
+        budget is shared.
+
+        Guarantees: the newest chunks that are in it were acked before the call, whatever
+        `consistency` says. No language model is asked. Without a `mode` a query that has no
+        vector after 2 seconds (`recall_embedding_seconds`) is searched by words;
+        `index.failure` says so.
+        Safety: reads only; costs at most one embedding of the query.
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,9 +1,17 @@
 """Searches, and how far their index is."""
 
 from palimpsest.v1 import session_service_pb2
+from service.domain.search.recall import RecallKind, RecallPart
 from service.rpc.convert.chunks import chunk_filter, write_chunk
-from service.rpc.convert.common import characters, message_of, numbers_of
+from service.rpc.convert.common import (
+    characters,
+    message_of,
+    numbers_of,
+    positions,
+    read_point,
+)
 from service.settings.config import Limits
+from service.usecases.search.recall import DEFAULT_TOKENS, Recalled, RecallQuery
 from service.usecases.search.search import (
     FoundPage,
     SearchHit,
@@ -16,6 +24,12 @@ from storage.search.finding import SearchPlace
 DEFAULT_LIMIT, MAX_LIMIT = 10, 100
 
 MODES = numbers_of(SearchMode, session_service_pb2.SearchMode, "SEARCH_MODE_", SearchMode.DEFAULT)
+_SECTIONS = {
+    RecallKind.MEMORY: session_service_pb2.RECALL_SECTION_MEMORY,
+    RecallKind.CHUNK: session_service_pb2.RECALL_SECTION_CHUNKS,
+    RecallKind.UNREAD: session_service_pb2.RECALL_SECTION_UNREAD,
+}
+_KINDS_OF = {number: kind for kind, number in _SECTIONS.items()}
 _MODES_OF = {number: mode for mode, number in MODES.items()}
 
 
@@ -48,3 +62,39 @@ def result(
 def index(state: SearchPlace) -> session_service_pb2.SearchIndex:
     """Returns how far an index is."""
     return message_of(session_service_pb2.SearchIndex, state)
+
+
+def recall_query(request: session_service_pb2.RecallRequest, limits: Limits) -> RecallQuery:
+    """Returns what to recall. Raises InvalidInput."""
+    return RecallQuery(
+        query=request.query,
+        max_tokens=min(request.max_tokens or DEFAULT_TOKENS, limits.max_recall_tokens),
+        memories=request.memories,
+        filter=chunk_filter(request.filter, limits) if request.HasField("filter") else None,
+        mode=_MODES_OF[request.mode],
+        kinds=frozenset(_KINDS_OF[one] for one in request.sections),
+    )
+
+
+def recalled(found: Recalled) -> session_service_pb2.RecallResponse:
+    """Returns what was recalled."""
+    response = session_service_pb2.RecallResponse
+    return response(
+        text=found.recalled.text,
+        parts=[_part(one) for one in found.recalled.parts],
+        tokens=found.recalled.tokens,
+        memories=[message_of(response.Memory, one) for one in found.memories],
+        mode=MODES[found.page.mode] if found.page else session_service_pb2.SEARCH_MODE_UNSPECIFIED,
+        index=index(found.page.index) if found.page else None,
+        read_point=read_point(0, found.head, found.token),
+    )
+
+
+def _part(part: RecallPart) -> session_service_pb2.RecallResponse.Part:
+    return message_of(
+        session_service_pb2.RecallResponse.Part,
+        part,
+        section=_SECTIONS[part.kind],
+        positions=positions(part.first_position, part.last_position),
+        characters=characters(part.from_character, part.to_character),
+    )

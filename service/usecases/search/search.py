@@ -91,6 +91,9 @@ class SearchQuery:
     window_tokens: int = RERANK_WINDOW_TOKENS
     #: The model that reranks; empty: the service's default.
     rerank_model: str = ""
+    #: Where the mode is DEFAULT: how long the query may take to be embedded; None: until a quarter
+    #: of the time to the deadline is left.
+    embedding_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +126,8 @@ class FoundPage:
     index: SearchPlace
     #: Chunks that were not searched by words: they have none yet, and are too many to read.
     unread_chunks: int = 0
+    #: The query's vector; None where it was not searched by one.
+    vector: Sequence[float] | None = None
     #: By position, when they were wanted.
     chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
 
@@ -263,6 +268,7 @@ class Searcher:
             mode=mode,
             index=place,
             unread_chunks=unread,
+            vector=vector,
         )
         page = await self._with_chunks(tenant_id, session_key, query, page)
         if posting_lists.is_due(place.listed_position, place.indexed_position):
@@ -326,7 +332,7 @@ class Searcher:
         vector = self._embedded.pop(key, None)
         if vector is None:
             waiting = asyncio.timeout_at(
-                _vectors_until(deadline) if query.mode is SearchMode.DEFAULT else None
+                _vectors_until(query, deadline) if query.mode is SearchMode.DEFAULT else None
             )
             try:
                 async with waiting:
@@ -337,7 +343,7 @@ class Searcher:
                 if not waiting.expired():
                     raise
                 raise EmbeddingFailed(
-                    "it took longer than the client's deadline allows", retryable=True
+                    "it took longer than the deadline, or its own limit, allows", retryable=True
                 ) from error
         self._embedded[key] = vector
         if len(self._embedded) > KEPT_QUERIES:
@@ -413,12 +419,15 @@ class Searcher:
         return replace(page, found=found, chunks=chunks)
 
 
-def _vectors_until(deadline: float | None) -> float | None:
+def _vectors_until(query: SearchQuery, deadline: float | None) -> float | None:
     """Returns until when the vector of a query may take, so that words still find something."""
-    if deadline is None:
-        return None
     now = asyncio.get_running_loop().time()
-    return now + (deadline - now) * (1 - WORDS_TIME_SHARE)
+    limits: list[float] = []
+    if query.embedding_seconds is not None:
+        limits.append(now + query.embedding_seconds)
+    if deadline is not None:
+        limits.append(now + (deadline - now) * (1 - WORDS_TIME_SHARE))
+    return min(limits, default=None)
 
 
 def _found(

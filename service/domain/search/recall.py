@@ -1,0 +1,355 @@
+"""Composes what fits a query of a session's memories and log into one text within a budget.
+
+The text has up to three sections, each only where it has something: what memories know, oldest
+entries first; the chunks that fit best, by position; the newest chunks that no memory has read.
+So it changes at its end first, and a provider's prefix cache keeps the rest.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from service.domain.answers.citations import best_excerpt
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
+
+#: Shares of the budget that memories, and the newest chunks, take before the best chunks do.
+#: What a section leaves over goes to the others.
+MEMORY_SHARE = 0.5
+UNREAD_SHARE = 0.25
+#: The most that one of the best chunks takes of what is left for them; of longer ones the part
+#: that fits best is shown.
+CHUNK_SHARE = 1 / 3
+#: Chunks are not cut to less, in bytes.
+LEAST_BYTES = 160
+
+#: What marks a place where text of a chunk was left out.
+_CUT = "…"
+_INDENT = "\n  "
+_NUMBER = re.compile(r"\d+")
+_ASKS = re.compile(r"[?？]\W*$")
+_ENDS = re.compile(r"[.!?…。！？:;]\W*$|\n\s*$")
+_BEGINS_WITHIN = re.compile(r"[^\w\n]*[a-zß-öø-ÿ]")
+
+
+class RecallKind(StrEnum):
+    """The section that a part of a recalled text belongs to."""
+
+    MEMORY = "memory"
+    CHUNK = "chunk"
+    UNREAD = "unread"
+
+
+_HEADINGS = {RecallKind.CHUNK: "# Earlier", RecallKind.UNREAD: "# Latest"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallEntry:
+    """An entry of a memory, or a vector, or a summary."""
+
+    memory: str
+    #: Where it is in the memory.
+    path: str
+    #: The keys of the path, and the value, in words.
+    text: str
+    #: The revision that wrote it.
+    revision: int
+    #: The chunks that the revision read; both 0: none.
+    first_position: int
+    last_position: int
+    #: How well it fits; compares entries of one recall only, 0: it was not looked for.
+    score: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallHit:
+    """A chunk that a search found."""
+
+    position: int
+    score: float
+    #: The characters of its text that fit best; both 0: none in particular.
+    from_character: int = 0
+    to_character: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallPart:
+    """A part of a recalled text."""
+
+    kind: RecallKind
+    #: The text of the entry or chunk, or of the part of it that is shown.
+    text: str
+    first_position: int
+    last_position: int
+    score: float = 0.0
+    #: Of an entry.
+    memory: str = ""
+    path: str = ""
+    revision: int = 0
+    #: The characters of the chunk's text that are shown; both 0: all.
+    from_character: int = 0
+    to_character: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallMaterial:
+    """What a recall chooses from."""
+
+    query: str
+    #: The entries of each memory in its order, best first for the query.
+    entries: Sequence[RecallEntry]
+    #: Best first.
+    hits: Sequence[RecallHit]
+    #: Hits and their neighbours, by position.
+    chunks: Mapping[int, LoggedChunk]
+    #: The newest chunks that no memory has read, by position.
+    unread: Sequence[LoggedChunk]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecalledText:
+    """A text within a budget, and what it consists of."""
+
+    text: str
+    #: In the order of the text.
+    parts: Sequence[RecallPart]
+    #: By `estimate_tokens`.
+    tokens: int
+
+
+def compose(material: RecallMaterial, max_tokens: int) -> RecalledText:
+    """Returns the text of at most `max_tokens`, by `estimate_tokens`.
+
+    Entries of memories come first, up to their share, then the newest chunks, up to theirs, then
+    the best chunks with the neighbours that complete them. What is left goes to further entries,
+    and to further new chunks.
+    """
+    block = _Block(max_tokens * TOKEN_BYTES)
+    waiting = block.add_entries(material.entries, int(block.left * MEMORY_SHARE))
+    older = block.add_unread(material, int(max_tokens * TOKEN_BYTES * UNREAD_SHARE))
+    block.add_hits(material)
+    block.add_entries(waiting, block.left)
+    block.add_unread(replace(material, unread=older), block.left)
+    return block.finish()
+
+
+def completes(chunk: Chunk, beside: Chunk, side: int) -> bool:
+    """Returns whether a chunk is completed by the one before it (side -1) or after it (1).
+
+    Both of one thread. A question and the message after it complete each other; a text that begins
+    or ends within a sentence is completed by the text there; an action by the step after it, which
+    may have its observation.
+    """
+    if chunk.thread != beside.thread:
+        return False
+    if chunk.kind is ChunkKind.STEP:
+        return side > 0 and not chunk.observation
+    if chunk.kind is ChunkKind.MESSAGE:
+        asked = chunk if side > 0 else beside
+        return asked.kind is ChunkKind.MESSAGE and _ASKS.search(asked.text) is not None
+    if side > 0:
+        return _ENDS.search(chunk.text) is None
+    return _BEGINS_WITHIN.match(chunk.text) is not None
+
+
+class _Block:
+    """A text that is being put together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        #: Bytes that are free.
+        self.left = max_bytes
+        self._lines: dict[tuple[RecallKind, str], list[tuple[RecallPart, str]]] = {}
+        self._chunks: set[int] = set()
+        self._texts: set[str] = set()
+
+    def add_entries(self, entries: Sequence[RecallEntry], share: int) -> Sequence[RecallEntry]:
+        """Adds all entries if they fit a share, else the first ones; returns the others."""
+        floor = self.left - min(share, self.left)
+        return [one for one in entries if not self._add_entry(one, floor)]
+
+    def _add_entry(self, entry: RecallEntry, floor: int) -> bool:
+        part = RecallPart(
+            kind=RecallKind.MEMORY,
+            text=entry.text,
+            first_position=entry.first_position,
+            last_position=entry.last_position,
+            score=entry.score,
+            memory=entry.memory,
+            path=entry.path,
+            revision=entry.revision,
+        )
+        added = self._add(part, f"- {_indented(entry.text)}", floor)
+        if added:
+            self._texts.add(entry.text)
+        return added
+
+    def add_unread(self, material: RecallMaterial, share: int) -> Sequence[LoggedChunk]:
+        """Adds the newest chunks, up to a share; returns the older ones."""
+        floor = self.left - min(share, self.left)
+        for number in range(len(material.unread), 0, -1):
+            logged = material.unread[number - 1]
+            if logged.position in self._chunks:
+                continue
+            whole = RecallHit(position=logged.position, score=0.0)
+            # The newest is cut where it is too long: without it a reply makes no sense.
+            is_newest = number == len(material.unread)
+            most = self.left - floor
+            if not self._add_chunk(
+                RecallKind.UNREAD, logged, whole, material.query, most if is_newest else 0, floor
+            ):
+                return material.unread[:number]
+        return ()
+
+    def add_hits(self, material: RecallMaterial) -> None:
+        """Adds the best chunks, each with the neighbours that complete it."""
+        most = max(int(self.left * CHUNK_SHARE), LEAST_BYTES)
+        for hit in material.hits:
+            logged = material.chunks.get(hit.position)
+            if logged is None:
+                continue
+            self._add_chunk(RecallKind.CHUNK, logged, hit, material.query, most)
+            for side in (-1, 1):
+                beside = material.chunks.get(hit.position + side)
+                if beside is not None and completes(logged.chunk, beside.chunk, side):
+                    whole = RecallHit(position=beside.position, score=0.0)
+                    self._add_chunk(RecallKind.CHUNK, beside, whole, material.query, most // 2)
+
+    def _add_chunk(
+        self,
+        kind: RecallKind,
+        logged: LoggedChunk,
+        hit: RecallHit,
+        query: str,
+        most: int,
+        floor: int = 0,
+    ) -> bool:
+        """Adds a chunk, or the best part of it that has `most` bytes; 0: only all of it."""
+        if logged.position in self._chunks:
+            return True
+        heading = logged.chunk.heading().strip("[]\n")
+        mark = f"[{logged.position}, {heading}] " if heading else f"[{logged.position}] "
+        offset = len(logged.chunk.heading())
+        text = logged.chunk.as_text()[offset:]
+        if kind is RecallKind.CHUNK and not self._texts.isdisjoint((text, logged.chunk.text)):
+            return True
+        room = self.left - floor - len(mark.encode()) - self._heading_bytes(kind, "")
+        begin, until = max(hit.from_character - offset, 0), max(hit.to_character - offset, 0)
+        start, end = _shown(text, (begin, until), query, min(most or room, room))
+        if end - start < len(text) and (not most or end == start):
+            return False
+        shown = text[start:end]
+        before, after = _CUT if start else "", _CUT if end < len(text) else ""
+        is_cut = end - start < len(text)
+        part = RecallPart(
+            kind=kind,
+            text=shown,
+            first_position=logged.position,
+            last_position=logged.position,
+            score=hit.score,
+            from_character=offset + start if is_cut else 0,
+            to_character=offset + end if is_cut else 0,
+        )
+        added = self._add(part, f"{mark}{before}{_indented(shown)}{after}", floor)
+        if added:
+            self._chunks.add(logged.position)
+            self._texts.add(text)
+        return added
+
+    def _add(self, part: RecallPart, line: str, floor: int) -> bool:
+        size = len(line.encode()) + 1 + self._heading_bytes(part.kind, part.memory)
+        if size > self.left - floor:
+            return False
+        self.left -= size
+        self._lines.setdefault((part.kind, part.memory), []).append((part, line))
+        return True
+
+    def _heading_bytes(self, kind: RecallKind, memory: str) -> int:
+        """Returns the bytes of a section's heading, if the section has nothing yet."""
+        if (kind, memory) in self._lines:
+            return 0
+        return len(_heading(kind, memory).encode()) + 2
+
+    def finish(self) -> RecalledText:
+        """Returns the text."""
+        self._join_unread()
+        parts: list[RecallPart] = []
+        sections: list[str] = []
+        for (kind, memory), lines in sorted(self._lines.items(), key=_place):
+            lines.sort(key=lambda one: _order(one[0]))
+            parts += (part for part, _ in lines)
+            sections.append("\n".join([_heading(kind, memory), *(line for _, line in lines)]))
+        text = "\n\n".join(sections)
+        return RecalledText(text=text, parts=parts, tokens=estimate_tokens(text))
+
+    def _join_unread(self) -> None:
+        """Moves chunks from between the newest ones to these."""
+        newest = self._lines.get((RecallKind.UNREAD, ""))
+        found = self._lines.pop((RecallKind.CHUNK, ""), [])
+        if newest:
+            first = min(part.first_position for part, _ in newest)
+            newest += (
+                (replace(part, kind=RecallKind.UNREAD), line)
+                for part, line in found
+                if part.first_position > first
+            )
+            found = [one for one in found if one[0].first_position < first]
+        if found:
+            self._lines[RecallKind.CHUNK, ""] = found
+
+
+def _place(section: tuple[tuple[RecallKind, str], object]) -> tuple[int, str]:
+    (kind, memory), _ = section
+    return list(RecallKind).index(kind), memory
+
+
+def _order(part: RecallPart) -> tuple[int, str]:
+    """Returns where a part is in its section: entries by revision, chunks by position."""
+    if part.kind is RecallKind.MEMORY:
+        return part.revision, _NUMBER.sub(lambda number: number[0].zfill(9), part.path)
+    return part.first_position, ""
+
+
+def _heading(kind: RecallKind, memory: str) -> str:
+    return _HEADINGS.get(kind) or f"# Memory {memory}"
+
+
+def _indented(text: str) -> str:
+    """Returns a text none of whose further lines begins as a heading or an entry does."""
+    return _INDENT.join(text.splitlines())
+
+
+def _shown(text: str, best: tuple[int, int], query: str, max_bytes: int) -> tuple[int, int]:
+    """Returns the characters of a text to show: all, or a part of `max_bytes`.
+
+    The part is the one that fits the query best, within the characters `best` if there are any.
+    """
+    if _size(text) <= max_bytes:
+        return 0, len(text)
+    if max_bytes < LEAST_BYTES:
+        return 0, 0
+    begin, until = best if best[1] else (0, len(text))
+    found = text[begin:until]
+    room = max_bytes - 2 * len(_CUT.encode())
+    # In characters, as many as have those bytes on average; then fewer.
+    characters = room * len(found) // max(_size(found), 1)
+    excerpt = best_excerpt(query, found, max(characters, 1))
+    while _size(excerpt) > room:
+        excerpt = excerpt[: len(excerpt) * room // _size(excerpt) - 1]
+    start = text.find(excerpt, begin)
+    return (start, start + len(excerpt)) if excerpt and start >= 0 else (0, 0)
+
+
+def _size(text: str) -> int:
+    """Returns the bytes of a text with its further lines indented."""
+    return len(_indented(text).encode())
+
+
+def neighbours(hits: Iterable[RecallHit]) -> Iterator[int]:
+    """Yields the positions of hits with those beside them, best hits first."""
+    seen: set[int] = set()
+    for hit in hits:
+        for position in (hit.position, hit.position - 1, hit.position + 1):
+            if position > 0 and position not in seen:
+                seen.add(position)
+                yield position

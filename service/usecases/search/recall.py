@@ -1,0 +1,326 @@
+"""Recalls what fits a query: memories, chunks and what no memory has read, as one text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from service.domain.log.read_tokens import ReadToken
+from service.domain.prompting.tokens import TOKEN_BYTES
+from service.domain.search.ranking import ranked
+from service.domain.search.recall import (
+    RecalledText,
+    RecallEntry,
+    RecallHit,
+    RecallKind,
+    RecallMaterial,
+    compose,
+    neighbours,
+)
+from service.domain.values.json_values import Json, restore
+from service.domain.values.paths import Path
+from service.domain.values.tenancy import session_key
+from service.llm.offloading import beside
+from service.settings.config import Config
+from service.usecases.log.chunk_filter import ChunkFilter
+from service.usecases.log.lookup import memory_not_found, session_not_found
+from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.memories import Memories
+from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.search import FoundPage, SearchMode, SearchQuery
+from storage.engine.database import Database, Transaction
+from storage.log import sessions
+from storage.log.sessions import StoredSession
+from storage.memories import memories as stored_memories
+from storage.memories.memories import StoredMemory
+from storage.search.finding import read_chunks, with_positions
+from storage.search.recalling import read_newest
+
+#: The memory that is recalled where none is named.
+DEFAULT_MEMORY = "default"
+#: Tokens of a text that names no budget.
+DEFAULT_TOKENS = 1000
+#: Tokens of the chunks that a budget is expected to hold, at least: so many are searched for.
+TOKENS_PER_HIT = 20
+MIN_HITS, MAX_HITS = 10, 100
+#: Chunks and neighbours are read up to this many times the bytes of the budget, or LEAST_BYTES.
+READ_SHARE = 8
+LEAST_BYTES = 256 * 1024
+#: What of the newest messages is the query where there is none, and how much of them is read.
+QUERY_CHUNKS = 4
+QUERY_BYTES = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallQuery:
+    """What is recalled."""
+
+    #: Empty: the newest messages.
+    query: str = ""
+    #: The budget, by `estimate_tokens`.
+    max_tokens: int = DEFAULT_TOKENS
+    #: Names; empty: `default`, or all of them where none has that name.
+    memories: Sequence[str] = ()
+    #: Of the chunks; not of the entries of memories.
+    filter: ChunkFilter | None = None
+    mode: SearchMode = SearchMode.DEFAULT
+    #: The sections that are wanted; empty: all.
+    kinds: frozenset[RecallKind] = frozenset()
+
+    def wants(self, kind: RecallKind) -> bool:
+        """Returns whether a section is wanted."""
+        return not self.kinds or kind in self.kinds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecalledMemory:
+    """How far a memory was that was recalled."""
+
+    memory: str
+    revision: int
+    applied_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recalled:
+    """What was recalled."""
+
+    recalled: RecalledText
+    memories: Sequence[RecalledMemory]
+    #: The search of the chunks; None without one.
+    page: FoundPage | None
+    #: The position of the newest chunk, and a token of the log up to there.
+    head: int
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Subject:
+    """What a recall is about."""
+
+    session: StoredSession
+    memories: Sequence[StoredMemory]
+    query: str
+
+    @property
+    def applied_position(self) -> int:
+        """All of the memories have read the log up to here; 0 without one."""
+        return min((one.applied_position for one in self.memories), default=0)
+
+
+class Recaller:
+    """Recalls, in one server process."""
+
+    def __init__(
+        self,
+        database: Database,
+        search: ConsistentSearch,
+        memories: Memories,
+        token_key: bytes,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._search = search
+        self._memories = memories
+        self._token_key = token_key
+        self._embedding_seconds = config.recall_embedding_seconds
+
+    async def recall(
+        self,
+        tenant_id: UUID,
+        session: str,
+        query: RecallQuery,
+        consistency: Consistency,
+        *,
+        deadline: float | None,
+    ) -> Recalled:
+        """Recalls from a session once memories and index are as far as `consistency` says.
+
+        `deadline` is in the event loop's time. Raises NotFound, and as `Memories.read` and
+        `ConsistentSearch.find`.
+        """
+        (query.filter or ChunkFilter()).check()
+        subject = await self._subject(tenant_id, session, query)
+        if consistency.at_least or consistency.fully_applied:
+            for one in subject.memories:
+                await self._memories.catch_up(
+                    tenant_id, session, one.name, consistency, deadline=deadline
+                )
+            subject = await self._subject(tenant_id, session, query)
+        page = await self._found(tenant_id, session, query, subject, consistency, deadline)
+        material = await self._material(tenant_id, query, subject, page)
+        recalled = await beside(compose, material, query.max_tokens)
+        head = subject.session.head
+        token = ReadToken(
+            session_key=subject.session.session_key,
+            incarnation=subject.session.incarnation,
+            position=head,
+        )
+        return Recalled(
+            recalled=recalled,
+            memories=[
+                RecalledMemory(
+                    memory=one.name, revision=one.revision, applied_position=one.applied_position
+                )
+                for one in subject.memories
+            ],
+            page=page,
+            head=head,
+            token=token.sign(self._token_key),
+        )
+
+    async def _subject(self, tenant_id: UUID, session: str, query: RecallQuery) -> _Subject:
+        """Reads the session, its memories, and without a query its newest messages."""
+        key = session_key(tenant_id, session)
+        async with self._database.direct(tenant_id, name="recall") as tx:
+            stored = await sessions.get(tx, key)
+            if stored is None:
+                raise session_not_found(session)
+            found: Sequence[StoredMemory] = ()
+            if query.wants(RecallKind.MEMORY) or query.wants(RecallKind.UNREAD):
+                found = _wanted(session, query, await stored_memories.list_all(tx, key))
+            asked = query.query
+            if not asked.strip() and query.wants(RecallKind.CHUNK):
+                asked = await _newest_texts(tx, stored, query.filter or ChunkFilter())
+        return _Subject(session=stored, memories=found, query=asked)
+
+    async def _found(
+        self,
+        tenant_id: UUID,
+        session: str,
+        query: RecallQuery,
+        subject: _Subject,
+        consistency: Consistency,
+        deadline: float | None,
+    ) -> FoundPage | None:
+        wanted = query.wants(RecallKind.CHUNK) or query.wants(RecallKind.MEMORY)
+        if not wanted or not subject.query.strip():
+            return None
+        hits = min(max(query.max_tokens // TOKENS_PER_HIT, MIN_HITS), MAX_HITS)
+        reading = await self._search.find(
+            tenant_id,
+            session,
+            SearchQuery(
+                query=subject.query,
+                limit=hits,
+                mode=query.mode,
+                filter=query.filter,
+                up_to=subject.session.head,
+                with_chunks=False,
+                embedding_seconds=self._embedding_seconds,
+            ),
+            consistency,
+            deadline=deadline,
+        )
+        return reading.page
+
+    async def _material(
+        self, tenant_id: UUID, query: RecallQuery, subject: _Subject, page: FoundPage | None
+    ) -> RecallMaterial:
+        key, head = subject.session.session_key, subject.session.head
+        wanted = query.filter or ChunkFilter()
+        hits: Sequence[RecallHit] = ()
+        if page is not None and query.wants(RecallKind.CHUNK):
+            hits = [
+                RecallHit(
+                    position=one.position,
+                    score=one.score,
+                    from_character=one.from_character,
+                    to_character=one.to_character,
+                )
+                for one in page.found
+            ]
+        found = {one.position for one in hits}
+        beside_hits = wanted.range(head) if _keeps_neighbours(wanted) else None
+        positions = [
+            one
+            for one in neighbours(hits)
+            if one in found
+            or (
+                beside_hits is not None
+                and beside_hits.from_position <= one <= beside_hits.to_position
+            )
+        ]
+        max_bytes = query.max_tokens * TOKEN_BYTES
+        within = wanted.range(head)
+        within = replace(
+            within, from_position=max(within.from_position, subject.applied_position + 1)
+        )
+        async with self._database.direct(tenant_id, name="recall") as tx:
+            entries: Sequence[RecallEntry] = ()
+            if query.wants(RecallKind.MEMORY):
+                entries = await _entries(tx, subject, page)
+            most = max(READ_SHARE * max_bytes, LEAST_BYTES)
+            chunks = await read_chunks(tx, key, positions, most) if positions else {}
+            unread: Sequence[LoggedChunk] = ()
+            if query.wants(RecallKind.UNREAD) and within.from_position <= within.to_position:
+                within = await with_positions(tx, key, within)
+                unread = await read_newest(tx, key, within, max_bytes)
+        return RecallMaterial(
+            query=subject.query, entries=entries, hits=hits, chunks=chunks, unread=unread
+        )
+
+
+def _wanted(
+    session: str, query: RecallQuery, stored: Sequence[StoredMemory]
+) -> Sequence[StoredMemory]:
+    """Returns the memories that are recalled, by name. Raises NotFound."""
+    by_name = {one.name: one for one in stored}
+    if query.memories:
+        for name in query.memories:
+            if name not in by_name:
+                raise memory_not_found(session, name)
+        return [by_name[name] for name in dict.fromkeys(query.memories)]
+    return [by_name[DEFAULT_MEMORY]] if DEFAULT_MEMORY in by_name else stored
+
+
+async def _newest_texts(tx: Transaction, stored: StoredSession, wanted: ChunkFilter) -> str:
+    """Returns the newest messages, which are the query where there is none."""
+    if not stored.head:
+        return ""
+    within = await with_positions(tx, stored.session_key, wanted.range(stored.head))
+    newest = await read_newest(tx, stored.session_key, within, QUERY_BYTES)
+    texts = [one.chunk.as_text() for one in newest[-QUERY_CHUNKS:]]
+    return "\n".join(texts)[-QUERY_BYTES:]
+
+
+def _keeps_neighbours(wanted: ChunkFilter) -> bool:
+    """Returns whether what stands beside a chunk in its thread fits the filter as well."""
+    others = replace(wanted, from_position=0, to_position=0, threads=(), excluded_threads=())
+    return not others.conditions()
+
+
+async def _entries(
+    tx: Transaction, subject: _Subject, page: FoundPage | None
+) -> Sequence[RecallEntry]:
+    """Returns what the memories have, best first."""
+    entries: list[RecallEntry] = []
+    for one in subject.memories:
+        found = await stored_memories.read_newest(tx, one.session_key, one.memory_id)
+        if found is None or found[1] is None:
+            continue
+        for path, text in _leaves(restore(found[1]), Path(())):
+            label = " / ".join(token for token in path.tokens if isinstance(token, str))
+            entries.append(
+                RecallEntry(
+                    memory=one.name,
+                    path=str(path),
+                    text=f"{label}: {text}" if label else text,
+                    revision=0,
+                    first_position=0,
+                    last_position=0,
+                )
+            )
+    order = ranked(subject.query, [one.text for one in entries])
+    return [entries[at] for at in order]
+
+
+def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, path / key)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from _leaves(inner, path / at)
+    elif value not in (None, ""):
+        yield path, str(value)

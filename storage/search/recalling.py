@@ -1,0 +1,42 @@
+"""Reads the newest chunks of a session for recall."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from storage.engine.database import Transaction
+from storage.log.chunks import CONTENT_BYTES, CONTENT_COLUMNS, logged_of
+from storage.log.ranges import Range
+
+#: Chunks that a read of the newest ones visits, and those that it returns at most.
+LOOKED_CHUNKS = 2000
+NEWEST_CHUNKS = 500
+
+_NEWEST = f"""
+SELECT {CONTENT_COLUMNS} FROM (
+    SELECT c.*, sum({CONTENT_BYTES}) OVER upto AS total, row_number() OVER upto AS number
+    FROM (
+        SELECT * FROM chunk c
+        WHERE c.session_key = %(session)s
+            AND c.position BETWEEN greatest(%(low)s, %(high)s - {LOOKED_CHUNKS} + 1) AND %(high)s
+            AND {{conditions}}
+        ORDER BY c.position DESC LIMIT {NEWEST_CHUNKS}
+    ) AS c
+    WINDOW upto AS (ORDER BY c.position DESC ROWS UNBOUNDED PRECEDING)
+) AS c
+WHERE c.total <= %(bytes)s OR c.number = 1
+ORDER BY c.position
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_newest(
+    tx: Transaction, session_key: UUID, within: Range, max_bytes: int
+) -> Sequence[LoggedChunk]:
+    """Returns the newest chunks of a range, without metadata, by position.
+
+    As many as have `max_bytes` of content together, and at least one; of the newest
+    LOOKED_CHUNKS of the range at most NEWEST_CHUNKS.
+    """
+    statement = _NEWEST.format(conditions=within.conditions() or "true")
+    values = {"session": session_key, **within.values(), "bytes": max_bytes}
+    return [logged_of(row) for row in await tx.fetch(statement, values, prepare=False)]
