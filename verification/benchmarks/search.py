@@ -28,7 +28,7 @@ from grpc import aio
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.app.kinds import memories_of
 from service.domain.calls.ledger import CallScope
-from service.domain.search.fusing import RANK_CONSTANT
+from service.domain.search.fusing import JUDGED_HITS, LEADERS, MIN_AGREEMENT, MIN_LEAD
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
 from service.rpc.interceptors.errors import Errors
@@ -208,19 +208,29 @@ async def _bare(
     within = Range(from_position=1, to_position=chunks)
     statement = f"""
     WITH word AS (
-        SELECT position, row_number() OVER (ORDER BY score DESC, position) AS rank
+        SELECT position, row_number() OVER (ORDER BY score DESC, position) AS rank,
+            score / max(score) OVER () AS score
         FROM ({words_query(place, within, UnindexedChunks())}) AS ranked
     ), near AS (
-        SELECT position, row_number() OVER (ORDER BY score DESC, position) AS rank
+        SELECT position, row_number() OVER (ORDER BY score DESC, position) AS rank,
+            (score - min(score) OVER ()) / (max(score) OVER () - min(score) OVER ()) AS score
         FROM ({vectors_query(vector, within, by_index=False)}) AS ranked
             (position, score, from_character, to_character)
+    ), agreement AS (
+        SELECT {MIN_AGREEMENT} + {1 - MIN_AGREEMENT} * CASE WHEN count(*) >= {JUDGED_HITS}
+            THEN greatest(coalesce(corr(word.score, coalesce(near.score, 0)), 0), 0)
+            ELSE 0 END AS alike
+        FROM word LEFT JOIN near USING (position)
+    ), share AS (
+        SELECT {WORDS_WEIGHT} * {_lead("word")} AS words,
+            {VECTORS_WEIGHT} * {_lead("near")} * alike AS vectors
+        FROM agreement
     )
     SELECT c.position, c.kind, c.role, c.text, c.observation, c.thought, c.action, c.metadata
     FROM (
-        SELECT position, coalesce({WORDS_WEIGHT} / ({RANK_CONSTANT} + word.rank), 0)
-            + coalesce({VECTORS_WEIGHT} / ({RANK_CONSTANT} + near.rank), 0) AS score,
-            least(word.rank, near.rank) AS best
-        FROM word FULL JOIN near USING (position)
+        SELECT position, least(word.rank, near.rank) AS best,
+            coalesce(words * word.score, 0) + coalesce(vectors * near.score, 0) AS score
+        FROM word FULL JOIN near USING (position) CROSS JOIN share
     ) AS fused
     JOIN chunk c ON c.session_key = %(session)s AND c.position = fused.position
     ORDER BY score DESC, best, c.position LIMIT {LIMIT}
@@ -237,6 +247,11 @@ async def _bare(
     }
     rows = await bare.execute(statement, values, prepare=False)
     return [row[0] for row in await rows.fetchall()]
+
+
+def _lead(ranking: str) -> str:
+    mean = f"SELECT sum(score) / {LEADERS} FROM {ranking} WHERE rank <= {LEADERS}"
+    return f"greatest({MIN_LEAD}, 1 - ({mean}))"
 
 
 class _AtHand:

@@ -746,7 +746,7 @@ class SearchChunksResponse(_message.Message):
         rank: _builtins.int
         """1, 2, 3 …; with `rerank` by the model."""
         score: _builtins.float
-        """Of the fusion; compares results of one response only."""
+        """0 to 1, of the fusion; compares results of one response only."""
         words_rank: _builtins.int
         """Its rank by words alone and by vectors alone; 0: not found by them."""
         vectors_rank: _builtins.int

@@ -214,7 +214,8 @@ class SessionServiceServicer(object):
     def SearchChunks(self, request, context):
         """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
         full-text search, in the session's language) and by meaning (vectors), merged by
-        reciprocal rank fusion.
+        their normalized scores. How much each counts depends on the query: on how far its best
+        hit leads, and for vectors on how far they agree with the words.
 
         Words and vectors are indexed in the background. The search itself reads the newest
         chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a

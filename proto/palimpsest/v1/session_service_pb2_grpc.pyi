@@ -118,7 +118,8 @@ class SessionServiceStub:
     SearchChunks: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]
     """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
     full-text search, in the session's language) and by meaning (vectors), merged by
-    reciprocal rank fusion.
+    their normalized scores. How much each counts depends on the query: on how far its best
+    hit leads, and for vectors on how far they agree with the words.
 
     Words and vectors are indexed in the background. The search itself reads the newest
     chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a
@@ -249,7 +250,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     SearchChunks: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]  # type: ignore[assignment]
     """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
     full-text search, in the session's language) and by meaning (vectors), merged by
-    reciprocal rank fusion.
+    their normalized scores. How much each counts depends on the query: on how far its best
+    hit leads, and for vectors on how far they agree with the words.
 
     Words and vectors are indexed in the background. The search itself reads the newest
     chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a
@@ -431,7 +433,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_service_pb2.SearchChunksResponse, _abc.Awaitable[_session_service_pb2.SearchChunksResponse]]:
         """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
         full-text search, in the session's language) and by meaning (vectors), merged by
-        reciprocal rank fusion.
+        their normalized scores. How much each counts depends on the query: on how far its best
+        hit leads, and for vectors on how far they agree with the words.
 
         Words and vectors are indexed in the background. The search itself reads the newest
         chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a

@@ -39,12 +39,10 @@ _log = structlog.get_logger("palimpsest.search")
 
 #: Chunks that words and vectors name each before they are fused, at least.
 DEPTH = 100
-#: What a rank by words, and a rank by vectors, weighs in the fusion. Chosen by evidence
-#: recall@5 with local/minilm on questions that are reported nowhere: with half, as good as
-#: words on meetings and better on stories, where equal weights lost a tenth on meetings; on
-#: agents' steps, where vectors alone are best, nearly as good as these.
+#: What words weigh in the fusion; and vectors where they agree with words entirely, of which
+#: MIN_AGREEMENT is left where they do not. Chosen on questions that are reported nowhere.
 WORDS_WEIGHT = 1.0
-VECTORS_WEIGHT = 0.5
+VECTORS_WEIGHT = 1.5
 #: What the chunks of a page have together, in bytes with their metadata: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024
 #: Tokens of a reranking's prompt with its reply.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.domain.search.fusing import RANK_CONSTANT
+from service.domain.search.fusing import LEADERS, MIN_AGREEMENT, MIN_LEAD
 from service.domain.search.reranking import MAX_TEXTS
 from service.usecases.search.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
 from storage.search.finding import MAX_WORDS
@@ -42,6 +42,7 @@ def test_the_figures_are_those_of_the_code() -> None:
     assert f"its first {MAX_WORDS} distinct words" in page
     assert f"up to {EXACT_VECTORS:,} vectors" in page
     assert f"name {DEPTH} chunks each" in page
-    assert f"1 / ({RANK_CONSTANT} + its rank)" in page
-    assert (WORDS_WEIGHT, VECTORS_WEIGHT) == (1.0, 0.5)
+    assert f"the mean of its {LEADERS} best, and at least {MIN_LEAD}" in page
+    assert f"Vectors count {VECTORS_WEIGHT / WORDS_WEIGHT} times that" in page
+    assert f"and {MIN_AGREEMENT} of that if they order them by chance" in page
     assert f"the best {MAX_TEXTS}, or as many as fit {RERANK_WINDOW_TOKENS:,} tokens" in page
