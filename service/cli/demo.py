@@ -9,10 +9,11 @@ from uuid import uuid4
 import typer
 
 import palimpsest
+from palimpsest._splitting import split
 from service.cli.answer import show_answer
 from service.cli.app import SettingsPath
 from service.cli.command import Json
-from service.cli.files import read_text, split
+from service.cli.files import read_text
 from service.cli.kinds.prism import DEFAULT_SCHEMA, DEFAULT_TASK
 from service.cli.memory.output import amendment_line
 from service.cli.output import CommandError, out, plain_json, say, show, show_json, tree_of

@@ -1,7 +1,6 @@
 """Files that commands read: texts, schemas, and steps of an agent."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from palimpsest import MAX_JSON_BYTES, MAX_SOURCE_BYTES, JsonText, Producer
 from service.cli.output import CommandError
-
-#: Characters of a chunk of the command line: few enough for precise citations, and enough for a
-#: step to read.
-CHUNK_CHARACTERS = 2000
 
 
 def read_text(name: str, most: int | None = None) -> str:
@@ -58,35 +53,6 @@ def read_schema(name: str) -> str:
         shown = "standard input" if name == "-" else name
         raise CommandError(f"{shown} has more than {MAX_SOURCE_BYTES} bytes of class source")
     return text
-
-
-def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:
-    """Yields a text in chunks of at most `characters`, cut after blank lines, lines or words.
-
-    Together they are the text, but for white space at its ends and more of it in one place
-    than a chunk may have.
-    """
-    text = text.replace("\r\n", "\n").strip()
-    start = 0
-    while start < len(text):
-        end = _cut(text, start, characters)
-        piece = text[start:end]
-        if not piece.isspace():
-            yield piece
-        start = end
-
-
-def _cut(text: str, start: int, characters: int) -> int:
-    limit = start + characters
-    if limit >= len(text):
-        return len(text)
-    # A cut in the first half would leave needlessly small chunks.
-    least = start + characters // 2
-    for border in ("\n\n", "\n", " "):
-        at = text.rfind(border, least, limit)
-        if at >= 0:
-            return at + len(border)
-    return limit
 
 
 def _without_nul(text: str) -> str:

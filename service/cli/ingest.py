@@ -7,6 +7,7 @@ import typer
 
 import palimpsest
 from palimpsest import ChunkLabels, Client, Memory, MemoryStatus, Session
+from palimpsest._splitting import CHUNK_CHARACTERS, split
 from service.cli.command import (
     DEFAULT_NAME,
     MAX_CHUNK_TOKENS,
@@ -17,7 +18,7 @@ from service.cli.command import (
     command,
     new_request_id,
 )
-from service.cli.files import CHUNK_CHARACTERS, read_schema, read_text, split
+from service.cli.files import read_schema, read_text
 from service.cli.kinds import DEFAULT_KIND, KINDS
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.progress import follow

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from evaluation import datasets
 from evaluation.report import Report, ReportError
+from palimpsest._splitting import CHUNK_CHARACTERS, split
 from service.cli.config import shown
-from service.cli.files import CHUNK_CHARACTERS, read_schema, read_steps, read_text, split
+from service.cli.files import read_schema, read_steps, read_text
 from service.cli.output import CommandError
 from service.settings import reading
 from service.settings.deployments import Deployments

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from service.cli.files import split
+from palimpsest._splitting import split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

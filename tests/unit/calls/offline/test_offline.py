@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.files import split
+from palimpsest._splitting import split
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Rules
 from service.domain.prism.memory import PrismMemory
