@@ -7,7 +7,8 @@
         answer = await memory.ask("When is it closed?", after=ack.read_token)
 
 `session.append` also takes messages ({"role": …, "content": …}) and lists of them, from any
-number of processes; `session.producer` is for long streams from one.
+number of processes; `session.producer` is for long streams from one. `session.remember` takes
+conversations as the clients of models have them, and creates the session if it is missing.
 
 `connect` says where the service is, with which credentials and deadlines. `palimpsest.sync` has
 the same without `await`. What these two export is the API; all other modules are private.

@@ -109,7 +109,7 @@ def chunks_of(
     chunks = []
     for number, item in enumerate(held, start=1):
         try:
-            chunk = _chunk(item, labels)
+            chunk = one_chunk(item, labels)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"item {number}: {error}") from error
@@ -122,7 +122,8 @@ def _is_one(items: object) -> bool:
     return isinstance(items, str | bytes | Mapping | Chunk) or not isinstance(items, Iterable)
 
 
-def _chunk(item: Any, labels: ChunkLabels) -> chunks_pb2.Chunk:
+def one_chunk(item: Any, labels: ChunkLabels) -> chunks_pb2.Chunk:
+    """Returns the chunk of one item. Raises TypeError and ValueError, as `text_chunk`."""
     if isinstance(item, str):
         return text_chunk(item, **labels)
     if isinstance(item, Chunk):
@@ -137,7 +138,7 @@ def _chunk(item: Any, labels: ChunkLabels) -> chunks_pb2.Chunk:
 
 def chunk_message(chunk: Chunk, labels: ChunkLabels) -> chunks_pb2.Chunk:
     """Returns the content of a chunk, to be appended; `labels` if it has none of its own."""
-    own = _united(labels, {name: getattr(chunk, name) for name in ChunkLabels.__annotations__})
+    own = united(labels, {name: getattr(chunk, name) for name in ChunkLabels.__annotations__})
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, **own)
     if chunk.kind == "agent_step":
@@ -150,18 +151,18 @@ def _mapped(item: Mapping[str, Any], labels: ChunkLabels) -> chunks_pb2.Chunk:
     # Libraries have None for missing parts of a message.
     given = {key: value for key, value in item.items() if value is not None}
     own = {name: given.pop(name) for name in ChunkLabels.__annotations__ if name in given}
-    united = _united(labels, own)
+    whole = united(labels, own)
     if given.keys() == {"text"}:
-        return text_chunk(given["text"], **united)
+        return text_chunk(given["text"], **whole)
     if given.keys() == _MESSAGE_KEYS:
-        return message_chunk(given["role"], given["content"], **united)
+        return message_chunk(given["role"], given["content"], **whole)
     if _STEP_KEYS & given.keys() and given.keys() <= {*_STEP_KEYS, "observed_first"}:
-        return step_chunk(**given, **united)
+        return step_chunk(**given, **whole)
     keys = ", ".join(sorted(map(str, given))) or "nothing"
     raise ValueError(f"a mapping of {keys} is not {_FORMS}; what else it has can be metadata")
 
 
-def _united(labels: ChunkLabels, own: Mapping[str, Any]) -> ChunkLabels:
+def united(labels: ChunkLabels, own: Mapping[str, Any]) -> ChunkLabels:
     """Returns the labels of a chunk: its own, else those of all chunks."""
     metadata = {**(labels.get("metadata") or {}), **(own.get("metadata") or {})}
     given = {name: value for name, value in own.items() if value}
@@ -199,7 +200,7 @@ def _wrong(chunk: chunks_pb2.Chunk) -> str:
     if any(len(value) > value_characters for _, value in pairs):
         return f"a value of its metadata must have at most {value_characters} characters"
     if any("\0" in text for text in (role, *texts, *(k + v for k, v in pairs))):
-        return "it holds a NUL character"
+        return "it holds a NUL character; text.replace('\\0', '') removes it"
     return ""
 
 

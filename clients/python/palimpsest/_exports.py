@@ -1,5 +1,6 @@
 """What both faces of the client export: values, errors and schemas."""
 
+from palimpsest._conversations import Rememberable, SdkMessage
 from palimpsest._convert_chunks import Appendable, MessageLike
 from palimpsest._errors import (
     Aborted,
@@ -132,6 +133,7 @@ from palimpsest._values_log import (
     ChunkFilterOptions,
     ChunkKind,
     ChunkLabels,
+    Remembered,
     SessionInfo,
 )
 
@@ -221,12 +223,15 @@ __all__ = [
     "Reading",
     "ReadingCost",
     "Rejection",
+    "Rememberable",
+    "Remembered",
     "ReplyFormat",
     "ResourceExhausted",
     "ResumeOptions",
     "Revision",
     "RevisionKind",
     "Schema",
+    "SdkMessage",
     "SearchIndex",
     "SearchMode",
     "SearchResult",

@@ -123,3 +123,20 @@ class Appended:
     read_token: str
     #: The id under which the same can be appended again without being stored twice.
     request_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remembered:
+    """What `Session.remember` stored; it is durable."""
+
+    #: From the first chunk to the last in the session's log; chunks of other clients may be
+    #: between them. None: nothing was left to store.
+    positions: PositionRange | None
+    #: For `after=` of a read that must see these chunks applied; empty: nothing was stored.
+    read_token: str
+    #: The id under which the same can be remembered again without being stored twice.
+    request_id: str
+    #: Chunks that the messages are: a step for each call of a tool, several for a long text.
+    chunks: int
+    #: Messages that were left out: those of the system, and empty ones.
+    skipped: int

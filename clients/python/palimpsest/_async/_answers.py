@@ -16,7 +16,7 @@ from palimpsest._async._listening import (
     OnManyEvents,
     last,
 )
-from palimpsest._async._log import SessionLog
+from palimpsest._async._remember import SessionMessages
 from palimpsest._convert import message_of, value_of
 from palimpsest._errors import PalimpsestError
 from palimpsest._transport import ASK_SECONDS
@@ -31,7 +31,7 @@ from palimpsest._values_common import OperationState
 from palimpsest.v1 import answer_service_pb2
 
 
-class SessionAnswers(SessionLog):
+class SessionAnswers(SessionMessages):
     """The part of `Session` that is about its answers."""
 
     def _listening(self, timeout: float | None) -> Listening:

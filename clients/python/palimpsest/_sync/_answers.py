@@ -19,7 +19,7 @@ from palimpsest._sync._listening import (
     OnManyEvents,
     last,
 )
-from palimpsest._sync._log import SessionLog
+from palimpsest._sync._remember import SessionMessages
 from palimpsest._transport import ASK_SECONDS
 from palimpsest._values_answers import (
     Answer,
@@ -32,7 +32,7 @@ from palimpsest._values_common import OperationState
 from palimpsest.v1 import answer_service_pb2
 
 
-class SessionAnswers(SessionLog):
+class SessionAnswers(SessionMessages):
     """The part of `Session` that is about its answers."""
 
     def _listening(self, timeout: float | None) -> Listening:

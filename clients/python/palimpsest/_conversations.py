@@ -1,0 +1,397 @@
+"""Converts conversations to chunks: messages, and calls of tools with their results as steps."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+from uuid import uuid4
+
+from palimpsest._convert_chunks import (
+    BATCH_CHUNKS,
+    REFUSED,
+    Appendable,
+    check,
+    chunk_message,
+    digest,
+    message_chunk,
+    one_chunk,
+    size_bytes,
+    step_chunk,
+    text_chunk,
+    united,
+)
+from palimpsest._errors import PalimpsestError, reworded
+from palimpsest._message_parts import (
+    Call,
+    Result,
+    Said,
+    Thought,
+    fields_of,
+    item_of,
+    parts_of,
+    result_of,
+)
+from palimpsest._send_queue import BATCH_BYTES
+from palimpsest._splitting import CHUNK_CHARACTERS, split
+from palimpsest._values_common import PositionRange
+from palimpsest._values_log import Chunk, ChunkLabels, Remembered
+from palimpsest.v1 import chunks_pb2, session_service_pb2
+
+#: Characters of a message, or of each part of a step, that stay in one chunk: a turn is whole
+#: where it can be, and none is more than the service takes (256 KiB).
+TURN_CHARACTERS = 8000
+#: Roles whose messages are instructions of the program, not of the conversation.
+_INSTRUCTIONS = ("system", "developer")
+#: Roles by the types of LangChain's messages.
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+#: What a message has at least one of, be it None.
+_CONTENTS = frozenset({"content", "tool_calls", "function_call", "refusal"})
+_STEP_KEYS = frozenset({"observation", "thought", "action"})
+_FORMS = (
+    "a text, a message with role and content as OpenAI's and Anthropic's clients have it, or what"
+    " session.append takes"
+)
+
+
+class SdkMessage(Protocol):
+    """A message as an object of a client of models, such as OpenAI's, Anthropic's or LiteLLM's."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """Returns its fields."""
+
+
+#: A text; a message as a mapping or an object; a step of an agent; a chunk.
+Rememberable = Appendable | SdkMessage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """What a conversation is in a log."""
+
+    chunks: Sequence[chunks_pb2.Chunk]
+    #: Messages of which nothing is kept: instructions, and empty ones.
+    skipped: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A text, a message or a step, before long ones are cut. A step may get its result later."""
+
+    #: Of the message that it is from.
+    number: int
+    labels: ChunkLabels
+    #: Empty: a text, or a step.
+    role: str = ""
+    text: str = ""
+    #: Parts of a step by their names, in the order in which models read them.
+    step: dict[str, str] = field(default_factory=dict)
+    call: Call | None = None
+    #: What is a chunk already.
+    chunk: chunks_pb2.Chunk | None = None
+
+
+def conversation_of(
+    messages: Rememberable | Iterable[Rememberable],
+    labels: ChunkLabels,
+    *,
+    include_system: bool = False,
+) -> Conversation:
+    """Returns the chunks of a conversation.
+
+    Raises TypeError, ValueError and InvalidArgument that name the message, from 1, and ValueError
+    when there is none.
+    """
+    held = [messages] if _is_one(messages) else list(cast(Iterable[Rememberable], messages))
+    if not held or held == [""]:
+        raise ValueError("there is nothing to remember: give a text or at least one message")
+    reader = _Reader(labels, include_system=include_system)
+    for number, item in enumerate(held, start=1):
+        with _naming(number):
+            reader.read(item, number)
+    chunks = []
+    for entry in reader.entries:
+        with _naming(entry.number):
+            made = list(_chunks(entry))
+        for chunk in made:
+            check(chunk, f"message {entry.number}", {"message": str(entry.number)})
+            chunk.digest = digest(chunk)
+        chunks += made
+    return Conversation(chunks=chunks, skipped=reader.skipped)
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """Names the message in errors."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        found = ascii(error.object[error.start])
+        raise ValueError(
+            f"message {number}: it holds {found}, half of a surrogate pair, which is no text:"
+            " text.encode('utf-8', 'replace').decode() replaces it"
+        ) from error
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"message {number}: {error}") from error
+
+
+def append_requests(
+    session: str, chunks: Iterable[chunks_pb2.Chunk], request_id: str | None
+) -> Sequence[session_service_pb2.AppendRequest]:
+    """Returns the requests that append the chunks in order, each within the service's limits.
+
+    The first has the request's id, the others ids that are derived from it. What is appended
+    again under the same id is divided in the same way, so that each part is stored once.
+    """
+    if request_id is not None and not request_id:
+        raise ValueError("a request_id must not be empty; None has one made")
+    name = request_id or uuid4().hex
+    requests: list[session_service_pb2.AppendRequest] = []
+    room = 0
+    for chunk in chunks:
+        size = size_bytes(chunk)
+        if not requests or size > room or len(requests[-1].chunks) == BATCH_CHUNKS:
+            part = name if not requests else _part_id(name, len(requests) + 1)
+            requests.append(session_service_pb2.AppendRequest(session=session, request_id=part))
+            room = BATCH_BYTES
+        requests[-1].chunks.append(chunk)
+        room -= size
+    return requests
+
+
+def _part_id(request_id: str, number: int) -> str:
+    """Returns an id that no client gives to a request of its own, and that fits the limit."""
+    return hashlib.sha256(f"remember\0{request_id}\0{number}".encode()).hexdigest()
+
+
+def stored_in_part(
+    error: PalimpsestError, requests: Sequence[session_service_pb2.AppendRequest], done: int
+) -> PalimpsestError:
+    """Returns the error of a request after `done` others, with the id to continue with."""
+    stored, total = (sum(len(one.chunks) for one in some) for some in (requests[:done], requests))
+    name = requests[0].request_id
+    if not isinstance(error, REFUSED):
+        said = (
+            f"{stored} of {total} chunks are stored for certain: pass the same messages again with"
+            f" request_id={name!r}, which stores the rest, and nothing twice"
+        )
+    elif stored:
+        said = f"{stored} of {total} chunks had been stored before"
+    else:
+        return error
+    metadata = {"request_id": name, "stored_chunks": str(stored)}
+    return reworded(error, f"{error}; {said}", **metadata)
+
+
+def remembered_of(
+    talk: Conversation,
+    requests: Sequence[session_service_pb2.AppendRequest],
+    responses: Sequence[session_service_pb2.AppendResponse],
+) -> Remembered:
+    """Returns what was stored by all requests."""
+    counts = {"chunks": len(talk.chunks), "skipped": talk.skipped}
+    if not responses:
+        return Remembered(positions=None, read_token="", request_id="", **counts)
+    first, last = responses[0].positions.first, responses[-1].positions.last
+    return Remembered(
+        positions=PositionRange(first=first, last=last),
+        read_token=responses[-1].read_token,
+        request_id=requests[0].request_id,
+        **counts,
+    )
+
+
+def stored_unread(error: PalimpsestError, remembered: Remembered) -> PalimpsestError:
+    """Returns the error of a wait for memories, after everything was stored."""
+    return reworded(
+        error,
+        f"{error}. Everything is stored all the same, up to position"
+        f" {remembered.positions and remembered.positions.last}, and memories will read it: do not"
+        " pass it again",
+        request_id=remembered.request_id,
+        read_token=remembered.read_token,
+    )
+
+
+def _is_one(messages: object) -> bool:
+    # Objects of pydantic can be iterated, over their fields.
+    of_sdk = isinstance(messages, Mapping) or fields_of(messages) is not None
+    return of_sdk or isinstance(messages, str | bytes | Chunk) or not isinstance(messages, Iterable)
+
+
+class _Reader:
+    """Reads the messages of a conversation one after the other."""
+
+    def __init__(self, labels: ChunkLabels, *, include_system: bool) -> None:
+        self._labels = labels
+        self._include_system = include_system
+        self.entries: list[_Entry] = []
+        self.skipped = 0
+        #: Steps whose call has no result yet, oldest first.
+        self._waiting: list[_Entry] = []
+
+    def read(self, item: Any, number: int) -> None:
+        """Reads a message. Raises TypeError and ValueError."""
+        if isinstance(item, str):
+            kept = self._add(_Entry(number, self._labels, text=item))
+        elif isinstance(item, Chunk):
+            kept = self._add(_Entry(number, {}, chunk=chunk_message(item, self._labels)))
+        else:
+            kept = self._read(item, number)
+        self.skipped += not kept
+
+    def _read(self, item: Any, number: int) -> bool:
+        """Reads a mapping or an object; returns whether anything of it is kept."""
+        given = fields_of(item)
+        if given is None:
+            raise TypeError(f"a value of type {type(item).__name__} is not {_FORMS}")
+        own = {name: given[name] for name in ChunkLabels.__annotations__ if given.get(name)}
+        entry = _Entry(number, united(self._labels, own))
+        role = given.get("role") or _ROLES.get(str(given.get("type")))
+        if role is None:
+            return self._read_other(entry, given)
+        if not isinstance(role, str):
+            raise TypeError(f"its role must be a text, not {type(role).__name__}")
+        if not _CONTENTS & given.keys():
+            raise ValueError(f"it has no content, only {_keys(given)}")
+        if role in _INSTRUCTIONS and not self._include_system:
+            return False
+        if role in ("tool", "function"):
+            return self._add_result(result_of(given), entry)
+        if given.get("name") and not own.get("source"):
+            entry.labels = {**entry.labels, "source": _source(given["name"])}
+        entry.role = role
+        return self._add_turn(entry, given)
+
+    def _read_other(self, entry: _Entry, given: Mapping[str, Any]) -> bool:
+        """Reads what has no role: an item beside messages, a text, a step of an agent."""
+        match item_of(given):
+            case Call() as call:
+                return self._add_call(call, "", entry)
+            case Result() as result:
+                return self._add_result(result, entry)
+        if given.get("type") == "reasoning":
+            return False
+        if isinstance(given.get("text"), str):
+            entry.text = given["text"]
+        elif _STEP_KEYS & given.keys():
+            entry.chunk = one_chunk(given, self._labels)
+        elif {"choices", "output"} & given.keys():
+            raise ValueError(
+                "it is a whole reply: give its message, such as reply.choices[0].message or"
+                " reply.output"
+            )
+        else:
+            raise ValueError(f"a mapping of {_keys(given)} is not {_FORMS}")
+        return self._add(entry)
+
+    def _add_turn(self, entry: _Entry, given: Mapping[str, Any]) -> bool:
+        """Adds a message, and the steps of its calls.
+
+        What comes before a call is the thought of that step. Other thoughts are not kept.
+        """
+        kept = False
+        before: list[Said | Thought] = []
+        for part in parts_of(given):
+            step = _Entry(entry.number, entry.labels)
+            match part:
+                case Call():
+                    kept |= self._add_call(part, _joined(before), step)
+                    before = []
+                case Result():
+                    kept |= self._add_result(part, step)
+                case _:
+                    before.append(part)
+        entry.text = _joined([one for one in before if isinstance(one, Said)])
+        return self._add(entry) or kept
+
+    def _add_call(self, call: Call, thought: str, entry: _Entry) -> bool:
+        entry.call = call
+        entry.step = {"thought": thought, "action": f"{call.name}({call.arguments})"}
+        self._waiting.append(entry)
+        return self._add(entry)
+
+    def _add_result(self, result: Result, entry: _Entry) -> bool:
+        """Adds a result to the step of its call; without one it is a step of its own."""
+        step = next((one for one in self._waiting if _is_of(result, one.call)), None)
+        if step is None:
+            entry.step = {"observation": result.text}
+            return self._add(entry)
+        self._waiting.remove(step)
+        step.step["observation"] = result.text
+        return True
+
+    def _add(self, entry: _Entry) -> bool:
+        """Adds an entry unless it is empty; returns whether it was added."""
+        texts = (entry.text, *entry.step.values())
+        kept = entry.chunk is not None or any(text.strip() for text in texts)
+        if kept:
+            self.entries.append(entry)
+        return kept
+
+
+def _is_of(result: Result, call: Call | None) -> bool:
+    """Returns whether it is the result of a call, by id or by name; without both of any."""
+    if call is None or not (result.id or result.name):
+        return call is not None
+    return result.id == call.id if result.id else result.name == call.name
+
+
+def _joined(parts: Sequence[Said | Thought]) -> str:
+    """Returns parts as one text, each on a line of its own where they are no one sentence."""
+    text, was_joined = "", False
+    for part in parts:
+        joined = isinstance(part, Said) and part.joined
+        text += ("" if not text or joined or was_joined else "\n") + part.text
+        was_joined = joined
+    return text
+
+
+def _source(name: object) -> str:
+    """Returns the name of a participant as the source of a chunk. Raises ValueError."""
+    if not isinstance(name, str) or not name.isprintable() or "/" in name or name != name.strip():
+        raise ValueError(f"its name {name!r} cannot be a source: give another source, or no name")
+    return name
+
+
+def _keys(given: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(map(str, given))) or "nothing"
+
+
+def _chunks(entry: _Entry) -> Iterator[chunks_pb2.Chunk]:
+    """Yields the chunks of an entry: several where it is long."""
+    if entry.chunk is not None:
+        yield entry.chunk
+    elif entry.step:
+        for step in _steps(entry.step):
+            whole = step_chunk(**entry.labels)
+            for name, text in step.items():
+                setattr(whole.agent_step, name, text)
+            yield whole
+    elif entry.role:
+        for piece in _pieces(entry.text, TURN_CHARACTERS):
+            yield message_chunk(entry.role, piece, **entry.labels)
+    else:
+        for piece in _pieces(entry.text, CHUNK_CHARACTERS):
+            yield text_chunk(piece, **entry.labels)
+
+
+def _steps(parts: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yields a step, or what of it follows in further ones, in the order of reading."""
+    step: dict[str, str] = {}
+    for name, text in parts.items():
+        for piece in _pieces(text, TURN_CHARACTERS):
+            if name in step:
+                yield step
+                step = {}
+            step[name] = piece
+    if step:
+        yield step
+
+
+def _pieces(text: str, characters: int) -> Iterator[str]:
+    if len(text) > characters:
+        yield from split(text, characters)
+    elif text.strip():
+        yield text
