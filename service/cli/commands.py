@@ -19,6 +19,7 @@ from service.cli import (
     memory,
     model,
     operation,
+    remember,
     run,
     schema,
     search,
@@ -33,7 +34,19 @@ from service.cli.output import show
 
 app = new_app()
 run.register(app)
-for module in (ingest, ask, search, session, memory, tree, state, answer, trajectory, schema):
+for module in (
+    ingest,
+    remember,
+    ask,
+    search,
+    session,
+    memory,
+    tree,
+    state,
+    answer,
+    trajectory,
+    schema,
+):
     module.register(app)
 for module in (operation, cost, budget, model, config, doctor, verify, demo):
     module.register(app)
