@@ -8,7 +8,12 @@
 
 `session.append` also takes messages ({"role": …, "content": …}) and lists of them, from any
 number of processes; `session.producer` is for long streams from one. `session.remember` takes
-conversations as the clients of models have them, and creates the session if it is missing.
+conversations as the clients of models have them, and creates the session if it is missing;
+`session.recall` returns what fits a query, as a text for a prompt:
+
+    session = client.session("alice")
+    await session.remember(messages)
+    block = await session.recall("what may she eat?", tokens=800)
 
 `connect` says where the service is, with which credentials and deadlines. `palimpsest.sync` has
 the same without `await`. What these two export is the API; all other modules are private.

@@ -102,7 +102,7 @@ def conversation_of(
     Raises TypeError, ValueError and InvalidArgument that name the message, from 1, and ValueError
     when there is none.
     """
-    held = [messages] if _is_one(messages) else list(cast(Iterable[Rememberable], messages))
+    held = [messages] if is_one(messages) else list(cast(Iterable[Rememberable], messages))
     if not held or held == [""]:
         raise ValueError("there is nothing to remember: give a text or at least one message")
     reader = _Reader(labels, include_system=include_system)
@@ -214,7 +214,8 @@ def stored_unread(error: PalimpsestError, remembered: Remembered) -> PalimpsestE
     )
 
 
-def _is_one(messages: object) -> bool:
+def is_one(messages: object) -> bool:
+    """Returns whether it is one message or text, and not several."""
     # Objects of pydantic can be iterated, over their fields.
     of_sdk = isinstance(messages, Mapping) or fields_of(messages) is not None
     return of_sdk or isinstance(messages, str | bytes | Chunk) or not isinstance(messages, Iterable)

@@ -175,5 +175,10 @@ def _without_details(error: Ended, address: str) -> PalimpsestError:
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"no reply from {address} in time")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return PalimpsestError(
+            f"the service at {address} has no such method: it is older than this client, or it is"
+            " no Palimpsest"
+        )
     kind = _CLASSES.get(code, PalimpsestError)
     return kind(error.details() or f"the call ended with {code.name}")

@@ -45,6 +45,13 @@ from palimpsest._operations import (
     OperationKind,
     OperationProgress,
 )
+from palimpsest._recall import (
+    Recalled,
+    RecalledMemory,
+    RecalledPart,
+    RecalledSection,
+    RecallSection,
+)
 from palimpsest._schemas import (
     MAX_JSON_BYTES,
     MAX_SOURCE_BYTES,
@@ -222,6 +229,11 @@ __all__ = [
     "Reader",
     "Reading",
     "ReadingCost",
+    "RecallSection",
+    "Recalled",
+    "RecalledMemory",
+    "RecalledPart",
+    "RecalledSection",
     "Rejection",
     "Rememberable",
     "Remembered",

@@ -1,4 +1,4 @@
-"""`session.remember` on a real server: the first call of a stranger, ids, and waiting."""
+"""`session.remember` on a real server: the first call of a stranger, ids, waiting, recalling."""
 
 from typing import Any
 from uuid import uuid4
@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
+from palimpsest import sync
 
 SCHEMA = "class Notes:\n    facts: list[str]\n"
 MESSAGES: list[dict[str, Any]] = [
@@ -82,3 +83,21 @@ async def test_a_wait_for_a_memory_that_is_held_says_that_all_is_stored(
     with pytest.raises(palimpsest.ResourceExhausted, match="Everything is stored all the same"):
         await stranger.remember("x", wait=True, timeout=300)
     assert await contents(stranger) == ["x"]
+
+
+async def test_what_is_remembered_is_recalled_at_once(stranger: palimpsest.Session) -> None:
+    assert not await stranger.recall("May I eat this?")
+    kept = await stranger.remember(MESSAGES, thread="lunch")
+    block = await stranger.recall([{"role": "user", "content": "Has it peanuts?"}], tokens=800)
+    assert "It has peanuts." in str(block)
+    assert block.positions == (1, 2, 3)
+    assert block.read_point.applied_position == 3
+    later = await stranger.recall("peanuts", after=kept.read_token, excluded_threads=["lunch"])
+    assert later.positions == ()
+
+
+def test_without_await_it_is_the_same(address: str) -> None:
+    with sync.connect(address) as client:
+        session = client.session(f"remembering-{uuid4().hex}")
+        session.remember(MESSAGES, wait=True, timeout=300)
+        assert "It has peanuts." in str(session.recall("peanuts"))

@@ -1,7 +1,7 @@
-"""Remembering conversations: appends of any length to a session that need not exist yet."""
+"""Remembering conversations, and recalling what fits them; the session need not exist yet."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Unpack
 
 from palimpsest._async._log import SessionLog
@@ -13,11 +13,14 @@ from palimpsest._conversations import (
     stored_in_part,
     stored_unread,
 )
-from palimpsest._convert import consistency
+from palimpsest._convert import consistency, message_of
+from palimpsest._convert_chunks import chunk_filter
 from palimpsest._errors import NotFound, PalimpsestError
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
+from palimpsest._recall import NOTHING, Recalled, RecallSection, query_of, recalled
+from palimpsest._search import SearchMode
 from palimpsest._transport import APPEND_SECONDS
-from palimpsest._values_log import ChunkLabels, Remembered
+from palimpsest._values_log import ChunkFilterOptions, ChunkLabels, Remembered
 from palimpsest.v1 import memory_service_pb2, session_service_pb2
 
 #: Errors of a memory that will never read more; there is nothing to wait for.
@@ -74,6 +77,59 @@ class SessionMessages(SessionLog):
             except PalimpsestError as error:
                 raise stored_unread(error, remembered) from error
         return remembered
+
+    async def recall(
+        self,
+        query: Rememberable | Iterable[Rememberable] = "",
+        *,
+        tokens: int = 0,
+        memories: Collection[str] = (),
+        sections: Collection[RecallSection] = (),
+        mode: SearchMode = "auto",
+        from_position: int = 0,
+        to_position: int = 0,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[ChunkFilterOptions],
+    ) -> Recalled:
+        """Returns what the session knows that fits a query: `str()` of it is a text for a prompt.
+
+        The query is a text, or messages as `remember` takes them: then it is the last one of the
+        user, with what was said just before. Without one it is the newest messages of the session.
+        The text has at most `tokens` (0: 1,000), counted as four bytes each: entries of `memories`
+        (default: the memory "default", else all), the chunks that fit best, and the newest ones,
+        which no memory has read; `sections` names some of them. No language model is asked.
+
+        `from_position`, `to_position` and `options` limit the chunks; `options` are those of
+        `palimpsest.ChunkFilterOptions`: a program that sends the current conversation anyway leaves
+        out its thread by `excluded_threads`. What was remembered before is seen at once. With the
+        token `after`, or with `fully_applied`, it also waits, up to `timeout`, until memories and
+        index have applied it.
+
+        Of a session that does not exist nothing is known, which is no error. Raises NotFound for
+        `memories` that do not exist, InvalidArgument, TypeError, ValueError, FailedPrecondition
+        (VECTORS_UNAVAILABLE; a stalled memory), DeadlineExceeded (NOT_APPLIED_IN_TIME),
+        ResourceExhausted.
+        """
+        request = message_of(
+            session_service_pb2.RecallRequest,
+            session=self.id,
+            query=query_of(query),
+            max_tokens=tokens,
+            memories=memories,
+            sections=sections,
+            mode=mode,
+            filter=chunk_filter(from_position=from_position, to_position=to_position, **options),
+            consistency=consistency(after, fully_applied),
+        )
+        method = self._connection.sessions.Recall
+        try:
+            return recalled(await self._connection.call(method, request, timeout=timeout))
+        except NotFound as error:
+            if error.reason != "SESSION_NOT_FOUND" or memories or after:
+                raise
+        return NOTHING
 
     async def _append_or_create(
         self, request: session_service_pb2.AppendRequest, until: float
