@@ -1,21 +1,35 @@
-"""`palimpsest remember`: stores a text or messages in a session."""
+"""`palimpsest remember` and `palimpsest recall`: a session as the memory of a chat."""
 
 import json
+import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from palimpsest import Session
-from service.cli.command import Json, Timeout, command
+from service.cli.command import Freshness, Json, Labels, Timeout, command
 from service.cli.files import read_text
 from service.cli.output import CommandError, plain_json, say, show, show_json
-from service.cli.search import moment
+from service.cli.search import Occurred, SearchMode, moment
+
+#: What the proto allows.
+MAX_RECALL_TOKENS = 100_000
+
+
+class Section(StrEnum):
+    """A section of a recalled text; the option can be given several times."""
+
+    MEMORY = "memory"
+    CHUNKS = "chunks"
+    UNREAD = "unread"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     command(app, "remember", remember)
+    command(app, "recall", recall)
 
 
 async def remember(
@@ -82,6 +96,61 @@ async def remember(
         return
     say(f"{found.chunks} chunks durable, up to position {found.positions.last}")
     show("all memories have read it" if wait else f"read token {found.read_token}")
+
+
+async def recall(
+    session: Session,
+    freshness: Freshness,
+    labels: Labels,
+    occurred: Occurred,
+    query: Annotated[
+        str,
+        typer.Argument(help="What is to be known; default: the newest messages."),
+    ] = "",
+    tokens: Annotated[
+        int, typer.Option(min=0, max=MAX_RECALL_TOKENS, help="The text's length at most; 0: 1,000.")
+    ] = 0,
+    memory: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--memory", "-m", help="Recall from it; may be repeated. Default: `default`, else all."
+        ),
+    ] = None,
+    section: Annotated[
+        list[Section] | None, typer.Option(help="Only this section; may be repeated.")
+    ] = None,
+    mode: Annotated[SearchMode, typer.Option(help="By what chunks are found.")] = "auto",
+    timeout: Timeout = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Print what a session knows that fits a query, as a text for a prompt.
+
+    The text has entries of the memory, the chunks that fit best, and the newest chunks. No
+    language model is asked. Filters apply to chunks. With --after or --applied it waits until
+    memory and index have applied what was written.
+    """
+    found = await session.recall(
+        query,
+        tokens=tokens,
+        memories=memory or (),
+        sections=[one.value for one in section or ()],
+        mode=mode,
+        timeout=timeout,
+        **freshness.wanted(),
+        **labels.wanted(),
+        **occurred.wanted(),
+    )
+    if not found and not found.read_point.applied_position:
+        raise CommandError(
+            f"session {session.id!r} has nothing yet: `palimpsest remember TEXT --session"
+            f" {shlex.quote(session.id)}` stores something"
+        )
+    if as_json:
+        show_json({"session": session.id, **plain_json(found)})
+    elif found:
+        show(found.text)
+    else:
+        say(f"nothing of session {session.id!r} fits: name a query, or more --tokens")
 
 
 def _read(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`palimpsest remember`: texts and messages from a shell, and what it refuses."""
+"""`palimpsest remember` and `recall`: texts and messages from a shell, and what is refused."""
 
 import json
 import subprocess
@@ -104,3 +104,33 @@ def test_what_it_refuses_is_one_clear_line(
     address: str, name: str, arguments: tuple[str, ...], stdin: str, about: str
 ) -> None:
     assert_one_clear_line(remember(address, name, *arguments, stdin=stdin), about)
+
+
+def recall(address: str, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("recall", *arguments, "--session", name, "--address", address)
+
+
+def test_what_was_remembered_is_recalled_as_a_text_for_a_pipe(address: str, name: str) -> None:
+    remember(address, name, "Alice eats no nuts.", "--thread", "lunch")
+    remember(address, name, "The weather is fine.", "--thread", "today")
+    done = recall(address, name, "What may she eat?", "--exclude-thread", "today")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith('[1, thread "lunch"] Alice eats no nuts.\n')
+    assert "weather" not in done.stdout
+    as_json = recall(address, name, "nuts", "--tokens", "50", "--json", "--section", "unread")
+    found = json.loads(as_json.stdout)
+    assert (found["session"], found["read_point"]["applied_position"]) == (name, 2)
+    assert found["tokens"] <= 50
+    assert [one["section"] for one in found["parts"]] in ([], ["unread"], ["unread", "unread"])
+
+
+def test_a_session_without_anything_is_said_to_be_empty(address: str, name: str) -> None:
+    done = recall(address, f"{name} b", "nuts")
+    assert_one_clear_line(done, f"session '{name} b' has nothing yet: `palimpsest remember TEXT")
+    assert f"--session '{name} b'`" in done.stderr
+    remember(address, name, "Alice eats no nuts.")
+    done = recall(address, name, "nuts", "--thread", "none")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "nothing of session" in done.stderr
+    missing = recall(address, name, "nuts", "--memory", "nowhere")
+    assert_one_clear_line(missing, "nowhere")
