@@ -3,13 +3,15 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 import palimpsest
 from evaluation.datasets import Document
 from evaluation.indexing import Indexes
+from evaluation.intervals import interval
 from evaluation.measures import recall
 from evaluation.sessions import Place
 from evaluation.strategies import Failed
@@ -26,6 +28,11 @@ class SearchWay(StrEnum):
     WORDS = "words"
     VECTORS = "vectors"
     HYBRID = "hybrid"
+    #: Plain ways, in the process of the evaluation: see `evaluation.search_baselines`.
+    BM25S = "bm25s"
+    STEMMED = "stemmed"
+    COSINE = "cosine"
+    RRF = "rrf"
     #: Words, and vectors where there are any, then ordered by the model.
     RERANKED = "reranked"
 
@@ -76,8 +83,35 @@ class SearchSummary:
     recall: tuple[float, ...]
     #: The mean reciprocal rank of the first chunk of the evidence.
     mrr: float
-    #: The median of those that did not fail; None without one.
+    #: The median of those that did not fail; None without one, and of plain ways.
     seconds: float | None
+    #: The 95 % interval of each of MEASURES, by its name.
+    intervals: Mapping[str, tuple[float, float]]
+
+    def mean(self, measure: str) -> float:
+        """Returns the mean of one of MEASURES."""
+        return self.mrr if measure == "mrr" else self.recall[int(measure.partition("@")[2]) - 1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """By how much HYBRID finds more than the better one of its two parts."""
+
+    #: The name in MEASURES.
+    measure: str
+    #: WORDS or VECTORS: the one with the higher mean.
+    part: SearchWay
+    #: The mean over the questions, and its 95 % interval; below 0 where the part finds more.
+    mean: float
+    low: float
+    high: float
+
+
+#: What is compared, by its name: a figure from 0 to 1 of one search.
+MEASURES: Mapping[str, Callable[[Searched], float]] = {
+    **{f"recall@{count}": partial(Searched.recall_at, count=count) for count in RECALLED},
+    "mrr": lambda one: one.reciprocal_rank,
+}
 
 
 def with_evidence(documents: Sequence[Document]) -> list[Document]:
@@ -91,7 +125,7 @@ def with_evidence(documents: Sequence[Document]) -> list[Document]:
 def summarize(way: SearchWay, results: Collection[Searched]) -> SearchSummary:
     """Returns the line of a way that has results."""
     mine = [one for one in results if one.way is way]
-    seconds = [one.seconds for one in mine if not one.failure]
+    seconds = [one.seconds for one in mine if way in _MODES and not one.failure]
     return SearchSummary(
         way=way,
         questions=len(mine),
@@ -101,7 +135,40 @@ def summarize(way: SearchWay, results: Collection[Searched]) -> SearchSummary:
         ),
         mrr=statistics.fmean(one.reciprocal_rank for one in mine),
         seconds=statistics.median(seconds) if seconds else None,
+        intervals={
+            name: interval([figure(one) for one in mine]) for name, figure in MEASURES.items()
+        },
     )
+
+
+def against_better_part(results: Collection[Searched]) -> Sequence[Difference]:
+    """Compares HYBRID with WORDS or VECTORS by each measure; nothing unless all three have results.
+
+    The figures of each question are paired: the interval is that of their differences.
+    """
+    by_way: dict[SearchWay, dict[tuple[str, int], Searched]] = {}
+    for one in results:
+        by_way.setdefault(one.way, {})[one.document, one.number] = one
+    parts = (SearchWay.WORDS, SearchWay.VECTORS)
+    if not {*parts, SearchWay.HYBRID} <= by_way.keys():
+        return ()
+    made: list[Difference] = []
+    for name, figure in MEASURES.items():
+        better = max(parts, key=lambda way: sum(map(figure, by_way[way].values())))
+        differences = [
+            figure(one) - figure(by_way[better][asked])
+            for asked, one in by_way[SearchWay.HYBRID].items()
+        ]
+        low, high = interval(differences)
+        mean = statistics.fmean(differences)
+        made.append(Difference(measure=name, part=better, mean=mean, low=low, high=high))
+    return made
+
+
+#: `Baselines.rank`: positions, best first, of each question of a document by each way.
+Ranks = Callable[
+    [Document, Sequence[SearchWay]], Awaitable[Mapping[SearchWay, Sequence[Sequence[int]]]]
+]
 
 
 class SearchRun:
@@ -115,12 +182,15 @@ class SearchRun:
         *,
         concurrency: int,
         on_result: Callable[[Searched], None],
+        rank: Ranks,
     ) -> None:
+        """`rank` is asked for the ways that are not the service's."""
         self._place = place
         self._indexes = indexes
         self._ways = ways
         self._documents = asyncio.Semaphore(concurrency)
         self._on_result = on_result
+        self._rank = rank
         self._stub = session_service_pb2_grpc.SessionServiceStub(place.client.channel)
 
     async def go(self, documents: Sequence[Document]) -> None:
@@ -138,9 +208,16 @@ class SearchRun:
                 for one in self._unasked(document):
                     self._on_result(replace(one, failure=str(error)))
                 return
-            texts = {question.number: question.text for question in document.questions}
+            plain = await self._rank(document, [way for way in self._ways if way not in _MODES])
+            asked = {question.number: at for at, question in enumerate(document.questions)}
             for one in self._unasked(document):
-                self._on_result(await self._search(one, session.id, texts[one.number]))
+                at = asked[one.number]
+                if one.way in _MODES:
+                    self._on_result(
+                        await self._search(one, session.id, document.questions[at].text)
+                    )
+                else:
+                    self._on_result(replace(one, found=tuple(plain[one.way][at][:FOUND])))
 
     def _unasked(self, document: Document) -> list[Searched]:
         return [

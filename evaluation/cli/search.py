@@ -26,21 +26,24 @@ from evaluation.cli.tables import NONE, Progress, show_failures
 from evaluation.datasets import Document
 from evaluation.indexing import Indexes
 from evaluation.report import ReportError, json_file, replace_file
+from evaluation.search_baselines import BY_VECTORS, Baselines, local_embedder
 from evaluation.searching import (
-    FOUND,
-    RECALLED,
+    MEASURES,
+    Difference,
     Searched,
     SearchRun,
     SearchSummary,
     SearchWay,
+    against_better_part,
     summarize,
     with_evidence,
 )
-from evaluation.selection import choose
+from evaluation.selection import Half, choose, half_of
 from evaluation.sessions import Place
 from service.cli.app import SettingsPath
 from service.cli.output import CommandError, say, show_json, show_table
 from service.cli.run import StopSignals, read_config
+from service.llm.embeddings.embedding import LOCAL, CannotEmbed
 from service.telemetry import logs
 
 FORMAT = 1
@@ -59,6 +62,7 @@ class _Job:
     wants_vectors: bool
     concurrency: int
     timeout_seconds: float
+    baselines: Baselines
     run_id: str = field(default_factory=lambda: uuid4().hex[:12])
     results: list[Searched] = field(default_factory=list)
 
@@ -74,9 +78,12 @@ def search(
     ways: Annotated[
         str,
         typer.Option(
-            help="words, vectors, hybrid; default: all with an embedding model, else words."
+            help="words, vectors, hybrid, bm25s, stemmed, cosine, rrf; default: all there can be."
         ),
     ] = "",
+    half: Annotated[
+        Half | None, typer.Option(help="Only this half of the documents, by a hash of their ids.")
+    ] = None,
     rerank: Annotated[
         bool, typer.Option("--rerank", help="Besides, let the model order what is found.")
     ] = False,
@@ -121,17 +128,23 @@ def search(
     )
     # What the service at --address has is its own affair.
     embeds = "" if address else config.embedding_model
-    wanted = _ways(ways, bool(embeds), rerank)
+    wanted = _ways(ways, embeds, rerank)
+    try:
+        baselines = Baselines(local_embedder(config) if BY_VECTORS & {*wanted} else None)
+    except CannotEmbed as error:
+        raise CommandError(str(error)) from error
     read, digest = read_dataset(dataset)
-    found = with_evidence(read)
+    found = with_evidence([one for one in read if half in (None, half_of(one))])
     if not any(one.questions for one in found):
-        raise CommandError(f"{dataset.name} names no evidence")
+        where = f"the {half} half of {dataset.name}" if half else dataset.name
+        raise CommandError(f"{where} names no evidence")
     job = _Job(
         documents=choose(found, limit, shortest=shortest, most=documents),
         ways=wanted,
         wants_vectors=bool(embeds),
         concurrency=concurrency,
         timeout_seconds=timeout,
+        baselines=baselines,
     )
     count = sum(len(one.questions) for one in job.documents)
     say(f"{count} questions about {len(job.documents)} documents, by {', '.join(job.ways)}")
@@ -149,12 +162,14 @@ def search(
         ) as (_, at):
             stop.run(_run(job, at))
     summaries = [summarize(way, job.results) for way in job.ways]
+    differences = against_better_part(job.results)
     head = {
         "format": FORMAT,
         "created": now(),
         "settings": {
             "dataset": dataset.name,
             "dataset_sha256": digest,
+            "half": half or "",
             "limit": limit,
             "shortest": shortest,
             "documents": documents,
@@ -164,16 +179,17 @@ def search(
         },
         "versions": versions(),
         "summaries": [asdict(one) for one in summaries],
+        "hybrid_against_better_part": [asdict(one) for one in differences],
     }
     _write(report, plot, head, job, summaries, dataset.name)
     if as_json:
         show_json(head)
     else:
-        _show(summaries)
+        _show(summaries, differences)
         show_failures((one.failure for one in job.results), SHOWN_FAILURES)
 
 
-def _ways(said: str, has_vectors: bool, rerank: bool) -> tuple[SearchWay, ...]:
+def _ways(said: str, embeds: str, rerank: bool) -> tuple[SearchWay, ...]:
     known = [one for one in SearchWay if one is not SearchWay.RERANKED]
     names = listed(said)
     for name in names:
@@ -181,8 +197,14 @@ def _ways(said: str, has_vectors: bool, rerank: bool) -> tuple[SearchWay, ...]:
             raise CommandError(f"there is no way {name!r}; there are {', '.join(known)}")
     if said and not names:
         raise CommandError("--ways names none")
-    usual = known if has_vectors else [SearchWay.WORDS]
-    chosen = [one for one in known if one in names] if names else usual
+    absent = set() if embeds.startswith(LOCAL) else set(BY_VECTORS)
+    if asked := [name for name in names if name in absent]:
+        raise CommandError(
+            f"{' and '.join(asked)} need vectors in this process: --embedding-model local/minilm"
+        )
+    if not embeds:
+        absent |= {SearchWay.VECTORS, SearchWay.HYBRID}
+    chosen = [one for one in known if (one in names if names else one not in absent)]
     return (*chosen, SearchWay.RERANKED) if rerank else tuple(chosen)
 
 
@@ -203,7 +225,14 @@ async def _run(job: _Job, address: str) -> None:
             indexes = Indexes(
                 client, wants_vectors=job.wants_vectors, timeout_seconds=job.timeout_seconds
             )
-            run = SearchRun(place, indexes, job.ways, concurrency=job.concurrency, on_result=hear)
+            run = SearchRun(
+                place,
+                indexes,
+                job.ways,
+                concurrency=job.concurrency,
+                on_result=hear,
+                rank=job.baselines.rank,
+            )
             await run.go(job.documents)
 
 
@@ -237,19 +266,35 @@ def _write(
         raise CommandError(str(error)) from error
 
 
-def _show(summaries: Sequence[SearchSummary]) -> None:
+def _show(summaries: Sequence[SearchSummary], differences: Sequence[Difference]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for one in summaries:
         table.add_column(one.way.value, justify="right", no_wrap=True)
     table.add_row("questions", *(f"{one.questions:,}" for one in summaries))
     table.add_row("failed", *(f"{one.failed:,}" for one in summaries))
-    for count in RECALLED:
-        assert count <= FOUND, "so many are asked for"
-        table.add_row(f"recall@{count}", *(f"{one.recall[count - 1]:.3f}" for one in summaries))
-    table.add_row("mrr", *(f"{one.mrr:.3f}" for one in summaries))
+    for name in MEASURES:
+        table.add_row(name, *(f"{one.mean(name):.3f}" for one in summaries))
+        table.add_row("  95 %", *(_range(*one.intervals[name]) for one in summaries))
     table.add_row("ms/search", *(_milliseconds(one.seconds) for one in summaries))
     show_table(table)
+    if differences:
+        _show_differences(differences)
+
+
+def _show_differences(differences: Sequence[Difference]) -> None:
+    say("hybrid against the better one of its parts, with the 95 % interval of the difference:")
+    table = Table(box=None, pad_edge=False)
+    for header in ("", "part", "difference", "95 %"):
+        table.add_column(header, justify="right" if header else "left", no_wrap=True)
+    for one in differences:
+        range_of_it = _range(one.low, one.high, "+")
+        table.add_row(one.measure, one.part.value, f"{one.mean:+.3f}", range_of_it)
+    show_table(table)
+
+
+def _range(low: float, high: float, sign: str = "") -> str:
+    return f"{low:{sign}.2f} {high:{sign}.2f}"
 
 
 def _milliseconds(seconds: float | None) -> str:

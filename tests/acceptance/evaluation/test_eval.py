@@ -142,20 +142,21 @@ def test_searches_find_the_evidence(folder: Path, place: dict[str, str]) -> None
     report, plot = folder / "report.json", folder / "plot.svg"
     shown = succeed(
         *("eval", "search", "--dataset", str(dataset(folder)), "--limit", "9", "--rerank"),
-        *("--ways", "words,vectors", "--address", place["address"]),
+        *("--ways", "words,vectors,stemmed", "--address", place["address"]),
         *("--report", str(report), "--plot", str(plot)),
     )
-    for name in ("words", "reranked", "recall@1", "recall@10", "mrr"):
+    for name in ("words", "stemmed", "reranked", "recall@1", "recall@10", "mrr"):
         assert name in shown
     found = read(report)
     of = {one["way"]: one for one in found["summaries"]}
     # Two questions have evidence.
     assert (of["words"]["questions"], of["words"]["failed"], of["words"]["mrr"]) == (2, 0, 1.0)
     assert (of["vectors"]["failed"], of["vectors"]["mrr"]) == (2, 0.0), "there are none here"
-    assert of["reranked"]["recall"][-1] == 1.0
+    assert of["reranked"]["recall"][-1] == of["stemmed"]["recall"][-1] == 1.0
+    assert of["words"]["intervals"]["mrr"] == [1.0, 1.0]
     assert "2 failed:" in shown
     assert ">words<" in plot.read_text()
-    assert len(found["searches"]) == 6
+    assert len(found["searches"]) == 8
 
 
 @pytest.mark.prove

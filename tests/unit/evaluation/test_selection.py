@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.datasets import Document, Question
-from evaluation.selection import choose
+from evaluation.selection import Half, choose, half_of
 from service.domain.log.chunks import Chunk, ChunkKind
 
 
@@ -52,3 +52,12 @@ def test_no_more_documents_than_wanted() -> None:
     chosen = choose(documents, 5, most=2)
     assert [(one.id, len(one.questions)) for one in chosen] == [("a", 3), ("b", 2)]
     assert sum(len(one.questions) for one in choose(documents, 50, most=3)) == 9
+
+
+def test_halves_depend_on_the_id_alone() -> None:
+    halves = {name: half_of(document(name, 1)) for name in ("a", "b", "c", "d", "e", "f")}
+    assert halves == {name: half_of(document(name, 3)) for name in halves}
+    # The first byte of SHA-256: ca, 3e, 2e, 18, 3f and 25 (hexadecimal).
+    assert list(halves.values()) == [Half.DEV] * 4 + [Half.TEST] * 2
+    counts = [half_of(document(f"d{number}", 1)) for number in range(200)].count(Half.DEV)
+    assert 80 < counts < 120
