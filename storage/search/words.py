@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: Chunks whose lengths are read; of more, a sample of so many. BM25 needs only their mean, and how
 #: many pass a filter.
 SAMPLE_CHUNKS = 10_000
+#: The same beside posting lists, which have the mean of most chunks.
+LISTED_SAMPLE_CHUNKS = 1000
 #: Chunks after the index, and bytes of their content, whose words a search computes: the newest
 #: ones. It takes about a second on a slow machine.
 TAIL_CHUNKS = 2000
@@ -234,7 +236,8 @@ def _unlisted(
 
 def _measured(within: Range, parts: Sequence[tuple[int, int]], listed: ListedPostings) -> str:
     """Returns SQL that counts chunks and their words, in the index and after it."""
-    step = max(1, -(-sum(last - low + 1 for low, last in parts) // SAMPLE_CHUNKS))
+    sample = LISTED_SAMPLE_CHUNKS if listed.blocks else SAMPLE_CHUNKS
+    step = max(1, -(-sum(last - low + 1 for low, last in parts) // sample))
     if within.positions is not None:
         step = 1
     conditions = within.exists("w")
@@ -251,8 +254,12 @@ def _measured(within: Range, parts: Sequence[tuple[int, int]], listed: ListedPos
 def _sampled(within: Range, low: int, last: int, step: int) -> str:
     if step == 1:
         return within.rows("chunk_word", "w", low, last)
-    counted = "chunk_word w WHERE w.session_key = %(session)s AND w.position"
-    return f"generate_series({low}, {last}, {step}) AS at (position), {counted} = at.position"
+    # Each by its key: the planner would otherwise read all words of the session for a join.
+    return f"""generate_series({low}, {last}, {step}) AS at (position), LATERAL (
+        SELECT * FROM chunk_word w
+        WHERE w.session_key = %(session)s AND w.position BETWEEN at.position AND at.position
+        ORDER BY w.position LIMIT 1
+    ) AS w WHERE true"""  # noqa: S608 - all of it is ours
 
 
 def _holders(
