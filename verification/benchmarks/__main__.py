@@ -27,6 +27,7 @@ NAMES = (
     "policy",
     "prompts",
     "read",
+    "recall",
     "recovery",
     "search",
     "session-search",

@@ -27,6 +27,7 @@ SIZES: dict[str, Sequence[str]] = {
     "policy": ("--synthetic", "50"),
     "prompts": (),
     "read": (),
+    "recall": ("--chunks", "50000", "--large", "0"),
     "search": (),
     "session-search": ("--large", "100000", "--behind", "20000"),
     "step": (),
