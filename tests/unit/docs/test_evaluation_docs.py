@@ -32,7 +32,7 @@ def test_the_dataset_is_read(tmp_path: Path) -> None:
 
 
 def test_every_strategy_has_its_row() -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \| ", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ", PAGE.read_text(), re.MULTILINE)
     assert set(StrategyName) <= set(rows)
     assert set(SearchWay) - {"reranked"} <= set(rows)
     games = re.findall(
