@@ -43,6 +43,7 @@ from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
 from service.usecases.search.reranking import order_texts
 from service.usecases.search.search import Searcher
@@ -114,6 +115,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     deleter,
                     search,
                     Recaller(database, search, memories, keys.token, config),
+                    MemorySearch(database, searcher, memories, keys.token),
                     appender,
                     pages,
                     config.limits,

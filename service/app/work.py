@@ -9,7 +9,7 @@ from typing import Any
 from service.app.dispatching import process
 from service.app.foundation import health
 from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
-from service.app.kinds import KINDS
+from service.app.kinds import KINDS, use_cases
 from service.app.method_registry import MethodRegistry, engines_of
 from service.app.worker import Worker
 from service.llm.executor.spawning import Spawned, near_model
@@ -28,6 +28,7 @@ from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.gauges import observe_circuits, observe_whether
 from service.usecases.prism.schemas import Generator
+from service.usecases.search.entry_index import EntryIndexer
 from service.usecases.search.index import Indexer
 from service.usecases.search.reranking import order_texts
 from service.usecases.search.search import Searcher
@@ -104,7 +105,7 @@ async def work(
                 ranks=partial(SearchRanks, searcher),
             ),
             Generator(database, gateway, keys.marker, config),
-            Indexer(database, embedder, config),
+            Indexer(database, embedder, config, EntryIndexer(database, use_cases())),
             Remover(database, config),
             bulkhead,
             Recovery(database, circuits, wake_ups, partial(deployments_of, config.deployments)),

@@ -38,6 +38,8 @@ WORDS_ITEMS = 1000
 UNREACHABLE_SECONDS = 2.0
 #: How often a worker, from its start on, looks for sessions without vectors of its model.
 NOTE_SECONDS = 3600.0
+#: How often entries of memories without a vector are looked for.
+NOTE_ENTRIES_SECONDS = 5.0
 #: How often it removes contexts of traces, results of requests, and operations that are old.
 FORGET_SECONDS = 60.0
 
@@ -83,6 +85,7 @@ class Worker:
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._find_words)),
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
+            asyncio.create_task(self._every(NOTE_ENTRIES_SECONDS, self._indexer.note_entries)),
             asyncio.create_task(self._every(FORGET_SECONDS, self._forget)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.active.look)),
             asyncio.create_task(self._every(BULKHEAD_LOOK_SECONDS, self._bulkhead.look)),

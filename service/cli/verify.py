@@ -32,7 +32,7 @@ class VerifyScope:
     #: By name or id; None: of a session the default one, else all.
     tenant: str | None
     as_json: bool
-    #: Whether sums that differ are corrected.
+    #: Whether sums, and entries of memories, that differ are corrected.
     repair: bool
 
 
@@ -65,7 +65,11 @@ def verify(
     tenant: TenantName = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Correct the sums that budgets are checked against."),
+        typer.Option(
+            "--repair",
+            help="Correct the sums that budgets are checked against, and what searches find in"
+            " memories.",
+        ),
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -74,10 +78,11 @@ def verify(
     """Recompute a session from its log and amendments, and compare with what is stored.
 
     The log and its digests; every revision of every memory; trees against the text under
-    them; answers' citations; the search index; what was spent, and the sums that budgets are
-    checked against. Reads the database (PALIMPSEST_DATABASE_URL) beside the service, and changes
-    nothing, but with --repair these sums. A SESSION is the default tenant's, unless --tenant
-    names another. Exit code 1 when anything differs that was not repaired.
+    them; answers' citations; the search index of chunks and of memories; what was spent, and
+    the sums that budgets are checked against. Reads the database (PALIMPSEST_DATABASE_URL) beside
+    the service, and changes nothing, but with --repair these sums and the index of memories. A
+    SESSION is the default tenant's, unless --tenant names another. Exit code 1 when anything
+    differs that was not repaired.
     """
     if (session is None) == (not every) or (every and memory is not None):
         raise CommandError("name one SESSION (and a --memory of it), or give --all")
@@ -154,9 +159,10 @@ async def _named(database: "Database", wanted: str | None) -> "Tenant":
 
 
 async def _verify(verifier: "Verifier", place: Place, wanted: VerifyScope) -> int:
-    from service.usecases.operations.verify import SUM, LocatedDifference
+    from service.usecases.operations.verify import ENTRIES, SUM, LocatedDifference
 
-    differences = sums = 0
+    differences = 0
+    repairable = {SUM: 0, ENTRIES: 0}
     tenant_id = place.tenant.tenant_id
     if place.session is None:
         checked = verifier.verify_tenant(tenant_id)
@@ -166,14 +172,20 @@ async def _verify(verifier: "Verifier", place: Place, wanted: VerifyScope) -> in
         async for one in results:
             if isinstance(one, LocatedDifference):
                 differences += 1
-                sums += one.difference.name == SUM
+                if one.difference.name in repairable:
+                    repairable[one.difference.name] += 1
                 _show(place, one, as_json=wanted.as_json)
             else:
                 _progress(place, one)
+    sums, entries = repairable[SUM], repairable[ENTRIES]
     if sums and wanted.repair:
         await verifier.repair(tenant_id, place.session)
         say(f"{place}: {sums} sums set right")
         differences -= sums
+    if entries and wanted.repair and place.session is not None:
+        await verifier.repair_entries(tenant_id, place.session)
+        say(f"{place}: {entries} entries set right")
+        differences -= entries
     return differences
 
 

@@ -26,6 +26,7 @@ from service.usecases.log import sessions
 from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
 from storage.engine.database import Database
 from storage.log.sessions import StoredSession
@@ -40,6 +41,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         deleter: Deleter,
         search: ConsistentSearch,
         recaller: Recaller,
+        memory_search: MemorySearch,
         appender: Appender,
         pages: Pages,
         limits: Limits,
@@ -52,6 +54,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self._deleter = deleter
         self._search = search
         self._recaller = recaller
+        self._memory_search = memory_search
         self._appender = appender
         self._pages = pages
         self._limits = limits
@@ -154,6 +157,25 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             deadline=deadline_of(context),
         )
         return convert_search.recalled(found)
+
+    async def SearchMemories(  # noqa: N802
+        self, request: session_service_pb2.SearchMemoriesRequest, context: Context
+    ) -> session_service_pb2.SearchMemoriesResponse:
+        """Finds the entries of memories that match a query best."""
+        found = await self._memory_search.find(
+            current_tenant(),
+            request.session,
+            convert_search.entry_query(request, self._limits),
+            common.consistency(request.consistency),
+            deadline=deadline_of(context),
+        )
+        results = convert_search.entry_results(found)
+        return session_service_pb2.SearchMemoriesResponse(
+            results=fitting(results, self._pages.max_bytes),
+            mode=convert_search.MODES[found.mode],
+            memories=[convert_search.searched(*one) for one in found.memories],
+            failure=found.failure,
+        )
 
     async def AppendChunks(  # noqa: N802
         self, request_iterator: appends.Requests, context: Context

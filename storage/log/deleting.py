@@ -185,6 +185,7 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
 
 #: What belongs to memories, in the order that foreign keys demand.
 _OF_MEMORIES = (
+    "memory_entry",
     "amendment",
     "rejection",
     "prism_base",

@@ -22,6 +22,7 @@ from service.domain.prompting.flows import NO_USE
 from storage.calls.intents import oldest_lease
 from storage.engine.ready import Ready
 from storage.engine.trace_contexts import OF_ONE
+from storage.memories import entries
 from storage.tables import (
     chunk,
     dead_letter,
@@ -168,10 +169,18 @@ def moving(
 ) -> Ready:
     """Returns the statement that moves a cursor and changes the columns `names`.
 
-    Where the step `reads`, its row also has the age in seconds of the oldest chunk that it read, or
-    of the memory if that is younger. With `may_idle`, there is more to do if the log has more.
+    Its row has whether there is work, and whether the entries are of the revision before, which
+    this one may change. Where the step `reads`, it also has the age in seconds of the oldest chunk
+    that it read, or of the memory if that is younger. With `may_idle`, there is more to do if the
+    log has more.
     """
     changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+    # The release before may have written revisions, and no entries of these.
+    held_revision = bindparam("held_revision", type_=BigInteger)
+    changes["entry_revision"] = case(
+        (memory.c.entry_revision == held_revision, held_revision + 1),
+        else_=memory.c.entry_revision,
+    )
     still_wanted: ColumnElement[Any] = memory.c.consolidate_position
     if consolidates:
         # One that was requested since then waits for chunks that are not read yet.
@@ -197,7 +206,11 @@ def moving(
             *((_READ_CLOCK.c.at.is_not(None),) if reads else ()),
         )
         .values(changes)
-        .returning(memory.c.has_work, *((_OLDEST_SECONDS,) if reads else ()))
+        .returning(
+            memory.c.has_work,
+            (memory.c.entry_revision == memory.c.revision).label("entered"),
+            *((_OLDEST_SECONDS,) if reads else ()),
+        )
     )
 
 
@@ -255,6 +268,9 @@ traced AS ({
         source="made",
     )
 })"""
+_ENTERED = f""",
+entered AS (SELECT FROM moved WHERE entered),
+{entries.writing("entered", "%(held_session_key)s", "%(held_memory_id)s")}"""
 _UNSAVED = "unsaved_amendments + cardinality(%(paths)s::text[])"
 
 
@@ -271,13 +287,14 @@ def revising(
     based: bool,
     valued: bool,
     traced: bool = False,
+    enters: bool = False,
 ) -> Ready:
     """Returns the statement that writes a revision of a PRISM memory: all of it, or nothing.
 
     It moves the cursor as `moving` does, then writes the revision's row, on which the rest depends:
     amendments (`amends`), rejections (`rejects`), a new base (`based`), a new value (`valued`), the
-    trace context (`traced`), and a snapshot once there are enough amendments since the last base or
-    snapshot.
+    trace context (`traced`), the entries that change (`enters`), and a snapshot once there are
+    enough amendments since the last base or snapshot.
     """
     move = moving(names, by_hand=by_hand, consolidates=consolidates, reads=reads, may_idle=may_idle)
     changes = ", value = %(new_value)s" if valued else ""
@@ -298,6 +315,7 @@ def revising(
         + _VALUE.format(changes=changes)
         + (_SNAPSHOT if counts else "")
         + (_TRACED if traced else "")
+        + (_ENTERED if enters else "")
         + "\nSELECT * FROM moved"
     )
 

@@ -16,6 +16,7 @@ from sqlalchemy import func, literal, update
 
 from service.domain.memories.specs import spec_from_json
 from service.domain.prism.amendments import Amendment, Rejection
+from service.domain.search.entries import UNCHANGED, EntryChanges
 from service.domain.values.json_values import canonical
 from service.telemetry.names import Attribute, Metric
 from storage.calls import intents
@@ -23,6 +24,7 @@ from storage.engine import trace_contexts
 from storage.engine.claims import Claim, Fenced, is_held
 from storage.engine.clocks import interval
 from storage.engine.database import Transaction
+from storage.memories import entries
 from storage.memories import revision_statements as statements
 from storage.tables import memory
 
@@ -71,6 +73,8 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
     #: What rejections mean for readers; None leaves the stored ones.
     losses: Mapping[str, Any] | None = None
+    #: What changes in the entries that searches find.
+    entries: EntryChanges = UNCHANGED
     #: The span that commits it, if that is sampled.
     trace: SpanContext | None = None
 
@@ -130,9 +134,12 @@ async def commit_revision(
         based=new.base is not None,
         valued=new.value is not None,
         traced=new.trace is not None,
+        enters=bool(new.entries),
     )
     trace = {} if new.trace is None else trace_contexts.of_one(new.trace)
     values = {**_values(tx, held, new, changes, has_work), **trace}
+    if new.entries:
+        values |= entries.written_values(new.entries)
     return _moved(tx, held, await tx.fetch(statement, values))
 
 
@@ -141,7 +148,7 @@ def _moved(tx: Transaction, held: Claim, rows: Sequence[Any]) -> bool:
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
-    has_work, *seconds = rows[0]
+    has_work, _, *seconds = rows[0]
     if seconds:
         _APPLIED.record(seconds[0], {Attribute.KIND: held.spec.kind})
     return bool(has_work)
@@ -201,6 +208,7 @@ async def advance(
     values = _values(tx, held, new, changes, has_work)
     has_more = _moved(tx, held, await tx.fetch(moving, values))
     await tx.execute(statements.INSERT_REVISION, values)
+    await entries.write(tx, held.session_key, held.memory_id, held.revision + 1, new.entries)
     if new.trace is not None:
         await trace_contexts.add(tx, held.session_key, held.memory_id, held.revision + 1, new.trace)
     return has_more

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import ColumnElement, Table, and_, func, select, text, update
 
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.clocks import interval
 from storage.engine.database import Transaction
 from storage.memories.job_results import open_item
-from storage.tables import removal, session
+from storage.tables import memory, memory_entry, removal, session
 
 
 async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
@@ -58,6 +58,44 @@ async def unembedded(tx: Transaction, model: str, after: UUID, limit: int) -> Se
     )
     rows = await tx.fetch(statement)
     return [WorkItem(kind=WorkKind.INDEX, **row._asdict()) for row in rows]
+
+
+async def without_entries(tx: Transaction, after: UUID, limit: int) -> Sequence[WorkItem]:
+    """Returns up to `limit` sessions after `after` with a memory that lacks entries, by key.
+
+    Needs `Database.sweeping`.
+    """
+    # The policy `memory_unentered` shows only those, and only then.
+    await tx.execute("SET LOCAL app.unentered = 'on'", prepare=None)
+    return await _sessions_of(
+        tx, memory, memory.c.entry_revision != memory.c.revision, after, limit
+    )
+
+
+async def unembedded_entries(tx: Transaction, after: UUID, limit: int) -> Sequence[WorkItem]:
+    """Returns up to `limit` sessions after `after` with entries that have no vector, by key.
+
+    Needs `Database.sweeping`.
+    """
+    # The policy `session_unindexed` shows those that are noted already.
+    noted = select(session.c.session_key).where(
+        session.c.session_key == memory_entry.c.session_key, session.c.has_unindexed
+    )
+    which = and_(memory_entry.c.model.is_(None), ~noted.exists())
+    return await _sessions_of(tx, memory_entry, which, after, limit)
+
+
+async def _sessions_of(
+    tx: Transaction, table: Table, which: ColumnElement[bool], after: UUID, limit: int
+) -> Sequence[WorkItem]:
+    statement = (
+        select(table.c.tenant_id, table.c.session_key, table.c.session_key.label("item_id"))
+        .where(which, table.c.session_key > after)
+        .distinct()
+        .order_by(table.c.session_key)
+        .limit(limit)
+    )
+    return [WorkItem(kind=WorkKind.INDEX, **row._asdict()) for row in await tx.fetch(statement)]
 
 
 async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:

@@ -16,10 +16,11 @@ from service.domain.tree.nodes import Node
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path, PathError
 from storage.engine.database import Row, Transaction, first
+from storage.engine.text_search import length_of
 from storage.log.chunks import CHUNK_COLUMNS, logged_of
 from storage.search import posting_lists
 from storage.search.chunk_index import BATCH_END, WORDS_BYTES, WORDS_CHUNKS, batch_words
-from storage.search.chunk_text import AS_TEXT, length_of
+from storage.search.chunk_text import AS_TEXT
 from storage.tree.views import NODE_COLUMNS, node_of
 
 #: Chunks of a page; each has 256 KiB at most.
@@ -272,6 +273,39 @@ async def lists(
             yield row.first_position, row.last_position, f"it counts {row.words} words"
         if differing:
             yield row.first_position, row.last_position, f"{differing} rows differ"
+
+
+async def lacks_entries(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
+    """Returns whether a memory has revisions whose entries are still to be written."""
+    query = f"SELECT entry_revision <> revision FROM memory WHERE {_OF}"  # noqa: S608 - ours
+    return bool((await tx.fetch(query, _key(session_key, memory_id), prepare=None))[0][0])
+
+
+_WRONG_WORDS = f"""
+SELECT e.path
+FROM unnest(%(entries)s::uuid[], %(texts)s::text[]) AS new (entry_id, text)
+JOIN memory_entry e ON e.session_key = %(session)s AND e.memory_id = %(memory)s
+    AND e.entry_id = new.entry_id
+JOIN session s ON s.session_key = %(session)s
+CROSS JOIN LATERAL (
+    SELECT to_tsvector(s.language::regconfig, new.text) AS words OFFSET 0
+) AS made
+WHERE e.words <> made.words OR e.length <> {length_of("made.words")}
+ORDER BY e.path LIMIT {PAGE_DIFFERENCES}
+"""  # noqa: S608 - all of it is ours
+
+
+async def wrong_words_of_entries(
+    tx: Transaction, session_key: UUID, memory_id: UUID, texts: Sequence[tuple[UUID, str]]
+) -> Sequence[str]:
+    """Returns the paths of entries whose words are not those of their texts."""
+    found: list[str] = []
+    for begin in range(0, len(texts), PAGE_ROWS):
+        page = texts[begin : begin + PAGE_ROWS]
+        ids, said = [one for one, _ in page], [one for _, one in page]
+        values = {**_key(session_key, memory_id), "entries": ids, "texts": said}
+        found += [row.path for row in await tx.fetch(_WRONG_WORDS, values, prepare=None)]
+    return found
 
 
 _VECTORS = f"""

@@ -17,10 +17,12 @@ from service.domain.log.chunks import LoggedChunk
 from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
+from storage.engine.text_search import length_of
 from storage.log.chunks import CONTENT_BYTES, read_ranges
 from storage.log.sessions import lock_in_order
-from storage.search.chunk_text import AS_TEXT, length_of, words_of
-from storage.tables import posting_block, session
+from storage.memories import entries
+from storage.search.chunk_text import AS_TEXT, words_of
+from storage.tables import memory, memory_entry, posting_block, session
 
 #: Chunks, and bytes of their content, whose words one statement writes: it takes about a second on
 #: a slow machine.
@@ -64,6 +66,10 @@ class IndexPlace:
     may_write_words: bool
     #: Whether it is time to write lists again.
     may_write_lists: bool
+    #: Whether a memory has revisions whose entries are missing.
+    lacks_entries: bool
+    #: Whether an entry of a memory has no vector.
+    lacks_entry_vectors: bool
 
 
 _LISTS_FAILED = func.starts_with(session.c.words_failure, OF_LISTS)
@@ -84,6 +90,26 @@ _PLACE = Ready(
         _LISTS_FAILED.label("lists_failed"),
         or_(_LISTS_FAILED, session.c.words_ready_at <= func.now()).label("may_write_words"),
         (session.c.words_ready_at <= func.now()).label("may_write_lists"),
+        select(memory.c.session_key)
+        .where(
+            memory.c.session_key == session.c.session_key,
+            memory.c.entry_revision != memory.c.revision,
+        )
+        .exists()
+        .label("lacks_entries"),
+        # Through the memory, since those of a deleted one are hidden by it alone.
+        select(memory_entry.c.session_key)
+        .join(
+            memory,
+            and_(
+                memory.c.session_key == memory_entry.c.session_key,
+                memory.c.memory_id == memory_entry.c.memory_id,
+            ),
+        )
+        .where(memory_entry.c.session_key == session.c.session_key, memory_entry.c.model.is_(None))
+        .correlate(session)
+        .exists()
+        .label("lacks_entry_vectors"),
     ).where(session.c.session_key == bindparam("session"))
 )
 
@@ -256,11 +282,13 @@ ON CONFLICT (session_key, position, part) DO UPDATE SET
 async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before: str) -> None:
     """Begins with another model at the first chunk. Raises Overtaken.
 
-    Vectors of the model `before` are replaced one batch after the other.
+    Vectors of the model `before` are replaced one batch after the other; those of entries of
+    memories are removed.
     """
     values = {"embedding_model": model, "embedded_position": 0, **_NO_FAULT}
     if not await _change(tx, session_key, session.c.embedding_model == before, **values):
         raise Overtaken
+    await entries.forget_vectors(tx, session_key)
 
 
 async def write_vectors(

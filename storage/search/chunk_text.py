@@ -40,13 +40,3 @@ def words_of(text: str, language: str) -> str:
     cut = f"left({text}, greatest({least}, {fitting}))"
     whole = f"octet_length({text}) <= {INDEXED_BYTES}"
     return f"to_tsvector({language}::regconfig, CASE WHEN {whole} THEN {text} ELSE {cut} END)"
-
-
-def length_of(words: str) -> str:
-    """Returns SQL for the number of words, each counted as often as it occurs.
-
-    By the positions that the text search keeps: at most 255 of one word, and none after the
-    16,383rd word of a text.
-    """
-    return f"""(SELECT coalesce(sum(cardinality(kept.positions)), 0)::integer
-        FROM unnest({words}) AS kept)"""  # noqa: S608 - as the caller says

@@ -14,10 +14,11 @@ from uuid import UUID
 from service.domain.search.fusing import ScoredChunk
 from service.domain.search.ranking import K1, B
 from storage.engine.database import Transaction
+from storage.engine.text_search import length_of
 from storage.log.chunks import CONTENT_BYTES
 from storage.log.ranges import Range
 from storage.search import posting_lists
-from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.search.chunk_text import AS_TEXT, words_of
 from storage.search.finding import SearchPlace
 from storage.search.posting_lists import BLOCK_CHUNKS, ListedPostings
 from storage.tree.word_counts import quoted
@@ -58,7 +59,8 @@ _OCCURRENCES = """round(1 / (1.6449340668482264
     * (1 - ts_rank('{{1,1,1,1}}', {words}, %(word{at})s::tsquery))) - 0.5) AS n{at}"""
 
 
-def _occurrences(words: str, count: int) -> str:
+def occurrences(words: str, count: int) -> str:
+    """Returns SQL of how often each word of a query occurs: n0, n1 …, from SQL of the words."""
     return ", ".join(_OCCURRENCES.format(words=words, at=at) for at in range(count))
 
 
@@ -74,7 +76,7 @@ WHERE total <= {TAIL_BYTES} OR position = %(high)s
 
 def _tail(count: int, conditions: str) -> str:
     return f"""
-SELECT made.position, {length_of("made.words")} AS length, {_occurrences("made.words", count)}
+SELECT made.position, {length_of("made.words")} AS length, {occurrences("made.words", count)}
 FROM (
     SELECT said.position, {words_of("said.text", "%(language)s")} AS words
     FROM (
@@ -178,8 +180,8 @@ def words_query(
         f"ln(1 + (chunks - h{at} + 0.5) / (h{at} + 0.5))::float8 AS w{at}" for at in range(count)
     )
     known = ", ".join(f"w{at}" for at in range(count))
-    ranked = f"""SELECT position, {_score(count)} AS score
-    FROM (SELECT holder.*, {_BACK} AS back, weighing.* FROM holder, weighing) AS ranked
+    ranked = f"""SELECT position, {score_of(count)} AS score
+    FROM (SELECT holder.*, {BACK} AS back, weighing.* FROM holder, weighing) AS ranked
     ORDER BY score DESC, position LIMIT %(depth)s"""  # noqa: S608 - all of it is ours
     if listed.blocks:
         ranked = f"""SELECT position, score, mean, {known}
@@ -198,10 +200,12 @@ weighing AS MATERIALIZED (
 """  # noqa: S608 - all of it is ours
 
 
-_BACK = f"length / mean * {K1 * B} + {K1 * (1 - B)}"
+#: SQL of how much a text's length holds it back, from `length` and the mean of all.
+BACK = f"length / mean * {K1 * B} + {K1 * (1 - B)}"
 
 
-def _score(count: int) -> str:
+def score_of(count: int) -> str:
+    """Returns SQL of a text's score, from n0 …, the weights w0 …, and BACK."""
     return " + ".join(f"w{at} * n{at} * {K1 + 1} / (n{at} + back)" for at in range(count))
 
 
@@ -209,9 +213,9 @@ def _looked_up(words: Sequence[str], mean: float, weights: Sequence[float]) -> s
     """Returns the statement that scores chunks of the index."""
     known = ", ".join(f"{weight!r}::float8 AS w{at}" for at, weight in enumerate(weights))
     return f"""
-SELECT position, {_score(len(words))} AS score
+SELECT position, {score_of(len(words))} AS score
 FROM (
-    SELECT position, {_occurrences("words", len(words))}, {_BACK} AS back, {known}
+    SELECT position, {occurrences("words", len(words))}, {BACK} AS back, {known}
     FROM (
         SELECT w.position, w.length::float8 AS length, setweight(w.words, 'D') AS words,
             {mean!r}::float8 AS mean
@@ -275,7 +279,7 @@ def _holders(
         for low, last in parts
     )
     return f"""
-    SELECT position, length::float8 AS length, {_occurrences("words", count)}
+    SELECT position, length::float8 AS length, {occurrences("words", count)}
     FROM ({source} OFFSET 0) AS found"""  # noqa: S608 - all of it is ours
 
 

@@ -44,6 +44,7 @@ from storage.tables.prism import prism_value as prism_value
 from storage.tables.prism import rejection as rejection
 from storage.tables.search import chunk_vector as chunk_vector
 from storage.tables.search import chunk_word as chunk_word
+from storage.tables.search import memory_entry as memory_entry
 from storage.tables.search import posting_block as posting_block
 from storage.tables.search import posting_list as posting_list
 from storage.tables.trees import tree_node as tree_node

@@ -72,6 +72,9 @@ memory = Table(
     Column("waiting_cause", Text),
     # What rejections of its steps mean for readers: service/domain/prism/losses.py.
     Column("losses", JSONB),
+    # The revision that the entries in memory_entry are of. The release before does not write it:
+    # workers write the entries that are missing.
+    Column("entry_revision", BigInteger, nullable=False, server_default=text("0")),
     # Set when it is deleted: row-level security hides it until its rows are removed.
     Column("deleted_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),

@@ -1,4 +1,4 @@
-"""Tables of the search index: words and vectors of chunks.
+"""Tables of the search index: words and vectors of chunks, and entries of memories.
 
 Not here are indexes that need extensions (one over session and words, one over vectors):
 `storage.search.setup` creates those that the server supports.
@@ -8,10 +8,13 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKeyConstraint,
+    Index,
     Integer,
     PrimaryKeyConstraint,
     Table,
     Text,
+    Uuid,
+    text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, REAL, TSVECTOR
 
@@ -24,7 +27,7 @@ chunk_word = Table(
     count("position"),
     # In the language of the session.
     Column("words", TSVECTOR, nullable=False),
-    # The length of the chunk's text in words, as `chunk_text.length_of` counts them.
+    # The length of the chunk's text in words, as `text_search.length_of` counts them.
     Column("length", Integer, nullable=False),
     # No foreign key: one statement computes it from the chunk, and can do so again.
     PrimaryKeyConstraint("session_key", "position", name="chunk_word_pkey"),
@@ -92,4 +95,46 @@ chunk_vector = Table(
     CheckConstraint(
         "0 <= from_character AND from_character < to_character", name="chunk_vector_span"
     ),
+)
+
+
+memory_entry = Table(
+    "memory_entry",
+    metadata,
+    # A small part of a memory that a search finds: service/domain/search/entries.py.
+    *ids("session_key", "memory_id"),
+    # Of its path and its part, since a path may be too long for a key.
+    Column("entry_id", Uuid, nullable=False),
+    *ids("tenant_id"),
+    # A normalized path of a PRISM memory; the id of a node; level and revision of a state vector.
+    Column("path", Text, nullable=False),
+    # 0, 1, 2 …: the parts of a long text.
+    Column("part", Integer, nullable=False),
+    # JSON.
+    Column("value", Text, nullable=False),
+    # The words of its text in the language of the session, and its length in words.
+    Column("words", TSVECTOR, nullable=False),
+    Column("length", Integer, nullable=False),
+    # The revision that wrote what it says.
+    count("revision"),
+    # The chunks that it rests on; both 0: none.
+    count("first_position"),
+    count("last_position"),
+    # The model of the vector; NULL: it has none yet.
+    Column("model", Text),
+    # A vector of length 1 of its text.
+    Column("embedding", ARRAY(REAL)),
+    PrimaryKeyConstraint("session_key", "memory_id", "entry_id", name="memory_entry_pkey"),
+    # The release before does not know these rows: they go with their memory.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id"],
+        ["memory.session_key", "memory.memory_id"],
+        name="memory_entry_memory_fkey",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint(
+        "0 <= first_position AND first_position <= last_position", name="memory_entry_positions"
+    ),
+    CheckConstraint("(model IS NULL) = (embedding IS NULL)", name="memory_entry_embedded"),
+    Index("memory_entry_unembedded", "session_key", postgresql_where=text("model IS NULL")),
 )

@@ -6,10 +6,11 @@ whatever the code here does.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from service.domain.tree.nodes import Node, TextOffset
+from service.domain.search.entries import EntryChanges
+from service.domain.tree.nodes import Node, TextOffset, node_entries
 from service.domain.values.json_values import canonical
 from storage.engine.claims import Claim, change_locked
 from storage.engine.database import Transaction
@@ -105,8 +106,11 @@ async def commit(
 
     `texts` has the text of each new leaf by its number. Raises Fenced as `revisions.advance` does.
     """
+    number = held.revision + 1
+    written = [one for node in nodes for one in node_entries(node, number)]
+    new = replace(new, entries=EntryChanges(written=written))
     has_more = await advance(tx, held, new, has_work=has_work)
-    await add_nodes(tx, held, nodes, held.revision + 1, texts)
+    await add_nodes(tx, held, nodes, number, texts)
     return has_more
 
 

@@ -43,6 +43,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
 from service.usecases.search.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher
 from storage.engine.database import Database
@@ -296,6 +297,7 @@ async def _serve(url: str) -> None:
         Deleter(database, wake_ups),
         search,
         Recaller(database, search, memories, b"key", Config()),
+        MemorySearch(database, searcher, memories, b"key"),
         Appender(database, wake_ups, b"key", Limits()),
         Pages(b"key", Limits()),
         Limits(),

@@ -889,6 +889,251 @@ class GetSearchIndexRequest(_message.Message):
 Global___GetSearchIndexRequest: _TypeAlias = GetSearchIndexRequest  # noqa: Y015
 
 @_typing.final
+class MemoryEntryFilter(_message.Message):
+    """Which entries of memories are searched; all conditions must match."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    PATH_PREFIX_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    path_prefix: _builtins.str
+    """Optional. Only entries at this path of a PRISM memory or below it, and the entry that
+    has it within; at most 20,000 characters, in any of the three notations. Text that
+    begins with neither "$" nor "/" is the beginning of an `Entry.path` of other memories.
+    """
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. Only of these memories; unknown ids are NOT_FOUND. Empty means all of the
+        session; at most 64.
+        """
+
+    @_builtins.property
+    def chunks(self) -> _chunks_pb2.ChunkFilter:
+        """Optional. Only entries that rest on a chunk that matches. Of an entry that rests on
+        more than 1,000 chunks the newest 1,000 count. What a person wrote rests on none.
+        """
+
+    def __init__(
+        self,
+        *,
+        memories: _abc.Iterable[_builtins.str] | None = ...,
+        path_prefix: _builtins.str = ...,
+        chunks: _chunks_pb2.ChunkFilter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "memories", b"memories", "path_prefix", b"path_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryEntryFilter: _TypeAlias = MemoryEntryFilter  # noqa: Y015
+
+@_typing.final
+class SearchMemoriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    CONSISTENCY_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown ids are NOT_FOUND."""
+    query: _builtins.str
+    """Required. At most 8 KiB. Words, not an expression: no character is an operator."""
+    limit: _builtins.int
+    """Optional. How many entries to return. 0 means 10; above 100 means 100."""
+    mode: Global___SearchMode.ValueType
+    """Optional. How to search."""
+    @_builtins.property
+    def filter(self) -> Global___MemoryEntryFilter:
+        """Optional. Only entries that match."""
+
+    @_builtins.property
+    def consistency(self) -> _common_pb2.ReadConsistency:
+        """Optional. How much of the log each memory that is searched must have applied."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        query: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        mode: Global___SearchMode.ValueType = ...,
+        filter: Global___MemoryEntryFilter | None = ...,
+        consistency: _common_pb2.ReadConsistency | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "filter", b"filter", "limit", b"limit", "mode", b"mode", "query", b"query", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchMemoriesRequest: _TypeAlias = SearchMemoriesRequest  # noqa: Y015
+
+@_typing.final
+class SearchMemoriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Entry(_message.Message):
+        """A small part of a memory."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        PATH_FIELD_NUMBER: _builtins.int
+        PART_FIELD_NUMBER: _builtins.int
+        VALUE_JSON_FIELD_NUMBER: _builtins.int
+        TEXT_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        POSITIONS_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """The memory."""
+        path: _builtins.str
+        """Where it is: an RFC 9535 normalized path of a PRISM memory; the id of a tree's node,
+        such as "0.12"; level and revision of a state vector, such as "1.7".
+        """
+        part: _builtins.int
+        """0, 1, 2 … within the path: a text of more than 1,200 characters is several entries."""
+        value_json: _builtins.str
+        """The value as JSON, with sorted keys; of a long text this part of it."""
+        text: _builtins.str
+        """The same for a prompt, with the names on the path: "people / Ann / role: engineer"."""
+        revision: _builtins.int
+        """The revision that wrote it."""
+        @_builtins.property
+        def positions(self) -> _common_pb2.PositionRange:
+            """The chunks that it rests on: those which that revision read. Unset: none, since a
+            person wrote or restored it; GetProvenance has the way there.
+            """
+
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            path: _builtins.str = ...,
+            part: _builtins.int = ...,
+            value_json: _builtins.str = ...,
+            text: _builtins.str = ...,
+            revision: _builtins.int = ...,
+            positions: _common_pb2.PositionRange | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "part", b"part", "path", b"path", "positions", b"positions", "revision", b"revision", "text", b"text", "value_json", b"value_json"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Result(_message.Message):
+        """An entry that matches, and how well."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ENTRY_FIELD_NUMBER: _builtins.int
+        RANK_FIELD_NUMBER: _builtins.int
+        SCORE_FIELD_NUMBER: _builtins.int
+        WORDS_RANK_FIELD_NUMBER: _builtins.int
+        VECTORS_RANK_FIELD_NUMBER: _builtins.int
+        WORDS_SCORE_FIELD_NUMBER: _builtins.int
+        VECTORS_SCORE_FIELD_NUMBER: _builtins.int
+        rank: _builtins.int
+        """1, 2, 3 …"""
+        score: _builtins.float
+        """Of the fusion; compares results of one response only."""
+        words_rank: _builtins.int
+        """Its rank by words alone and by vectors alone; 0: not found by them."""
+        vectors_rank: _builtins.int
+        words_score: _builtins.float
+        """BM25; and the cosine of the angle between query and entry, -1 to 1."""
+        vectors_score: _builtins.float
+        @_builtins.property
+        def entry(self) -> Global___SearchMemoriesResponse.Entry:
+            """The entry."""
+
+        def __init__(
+            self,
+            *,
+            entry: Global___SearchMemoriesResponse.Entry | None = ...,
+            rank: _builtins.int = ...,
+            score: _builtins.float = ...,
+            words_rank: _builtins.int = ...,
+            vectors_rank: _builtins.int = ...,
+            words_score: _builtins.float = ...,
+            vectors_score: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "rank", b"rank", "score", b"score", "vectors_rank", b"vectors_rank", "vectors_score", b"vectors_score", "words_rank", b"words_rank", "words_score", b"words_score"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Memory(_message.Message):
+        """A memory that was searched."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        READ_POINT_FIELD_NUMBER: _builtins.int
+        BEHIND_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """The memory."""
+        behind: _builtins.bool
+        """It has later revisions, whose entries are still to be written."""
+        @_builtins.property
+        def read_point(self) -> _common_pb2.ReadPoint:
+            """The revision whose entries were searched."""
+
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            read_point: _common_pb2.ReadPoint | None = ...,
+            behind: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["read_point", b"read_point"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "memory", b"memory", "read_point", b"read_point"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    mode: Global___SearchMode.ValueType
+    """How it was searched."""
+    failure: _builtins.str
+    """Why the query has no vector, where it was searched by words instead."""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchMemoriesResponse.Result]:
+        """Best first."""
+
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchMemoriesResponse.Memory]:
+        """All memories that were searched, by id."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___SearchMemoriesResponse.Result] | None = ...,
+        mode: Global___SearchMode.ValueType = ...,
+        memories: _abc.Iterable[Global___SearchMemoriesResponse.Memory] | None = ...,
+        failure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "memories", b"memories", "mode", b"mode", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchMemoriesResponse: _TypeAlias = SearchMemoriesResponse  # noqa: Y015
+
+@_typing.final
 class RecallRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

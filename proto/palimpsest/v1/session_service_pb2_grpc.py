@@ -88,6 +88,11 @@ class SessionServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.FromString,
                 _registered_method=True)
+        self.SearchMemories = channel.unary_unary(
+                '/palimpsest.v1.SessionService/SearchMemories',
+                request_serializer=palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesResponse.FromString,
+                _registered_method=True)
         self.Recall = channel.unary_unary(
                 '/palimpsest.v1.SessionService/Recall',
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.RecallRequest.SerializeToString,
@@ -244,6 +249,27 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SearchMemories(self, request, context):
+        """Finds the entries of a session's memories that match a query best, by words and by
+        meaning, as SearchChunks finds chunks. An entry is a value of a PRISM memory, or a
+        short record with all its fields; a summary of a tree; a vector of a state memory that
+        is in use.
+
+        Words of entries are written with the revision that changes them; vectors follow in
+        the background, and until then an entry is found by its words only. Revisions that an
+        earlier release wrote have no entries at first: `behind` says so, and a worker writes
+        them. At most 50,000 vectors are compared.
+
+        Guarantees: all of `memories` is of one moment each. With `consistency` each memory
+        that is searched has applied the requested position. No language model is asked.
+        Without a `mode`, a search whose query has no vector in time searches by words, as
+        SearchChunks does.
+        Safety: reads only; costs an embedding of the query.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Recall(self, request, context):
         """Returns what a session knows that fits a query, as one text for a prompt, within a
         budget of tokens. It has up to three sections, each only where it has something:
@@ -320,6 +346,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.GetSearchIndex,
                     request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.SerializeToString,
+            ),
+            'SearchMemories': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchMemories,
+                    request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesResponse.SerializeToString,
             ),
             'Recall': grpc.unary_unary_rpc_method_handler(
                     servicer.Recall,
@@ -600,6 +631,33 @@ class SessionService(object):
             '/palimpsest.v1.SessionService/GetSearchIndex',
             palimpsest_dot_v1_dot_session__service__pb2.GetSearchIndexRequest.SerializeToString,
             palimpsest_dot_v1_dot_session__service__pb2.SearchIndex.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchMemories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.SessionService/SearchMemories',
+            palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesRequest.SerializeToString,
+            palimpsest_dot_v1_dot_session__service__pb2.SearchMemoriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -140,6 +140,23 @@ class SessionServiceStub:
     Guarantees: as of one moment.
     Safety: reads only.
     """
+    SearchMemories: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SearchMemoriesRequest, _session_service_pb2.SearchMemoriesResponse]
+    """Finds the entries of a session's memories that match a query best, by words and by
+    meaning, as SearchChunks finds chunks. An entry is a value of a PRISM memory, or a
+    short record with all its fields; a summary of a tree; a vector of a state memory that
+    is in use.
+
+    Words of entries are written with the revision that changes them; vectors follow in
+    the background, and until then an entry is found by its words only. Revisions that an
+    earlier release wrote have no entries at first: `behind` says so, and a worker writes
+    them. At most 50,000 vectors are compared.
+
+    Guarantees: all of `memories` is of one moment each. With `consistency` each memory
+    that is searched has applied the requested position. No language model is asked.
+    Without a `mode`, a search whose query has no vector in time searches by words, as
+    SearchChunks does.
+    Safety: reads only; costs an embedding of the query.
+    """
     Recall: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.RecallRequest, _session_service_pb2.RecallResponse]
     """Returns what a session knows that fits a query, as one text for a prompt, within a
     budget of tokens. It has up to three sections, each only where it has something:
@@ -271,6 +288,23 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Guarantees: as of one moment.
     Safety: reads only.
+    """
+    SearchMemories: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SearchMemoriesRequest, _session_service_pb2.SearchMemoriesResponse]  # type: ignore[assignment]
+    """Finds the entries of a session's memories that match a query best, by words and by
+    meaning, as SearchChunks finds chunks. An entry is a value of a PRISM memory, or a
+    short record with all its fields; a summary of a tree; a vector of a state memory that
+    is in use.
+
+    Words of entries are written with the revision that changes them; vectors follow in
+    the background, and until then an entry is found by its words only. Revisions that an
+    earlier release wrote have no entries at first: `behind` says so, and a worker writes
+    them. At most 50,000 vectors are compared.
+
+    Guarantees: all of `memories` is of one moment each. With `consistency` each memory
+    that is searched has applied the requested position. No language model is asked.
+    Without a `mode`, a search whose query has no vector in time searches by words, as
+    SearchChunks does.
+    Safety: reads only; costs an embedding of the query.
     """
     Recall: _aio.UnaryUnaryMultiCallable[_session_service_pb2.RecallRequest, _session_service_pb2.RecallResponse]  # type: ignore[assignment]
     """Returns what a session knows that fits a query, as one text for a prompt, within a
@@ -460,6 +494,29 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: as of one moment.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def SearchMemories(
+        self,
+        request: _session_service_pb2.SearchMemoriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.SearchMemoriesResponse, _abc.Awaitable[_session_service_pb2.SearchMemoriesResponse]]:
+        """Finds the entries of a session's memories that match a query best, by words and by
+        meaning, as SearchChunks finds chunks. An entry is a value of a PRISM memory, or a
+        short record with all its fields; a summary of a tree; a vector of a state memory that
+        is in use.
+
+        Words of entries are written with the revision that changes them; vectors follow in
+        the background, and until then an entry is found by its words only. Revisions that an
+        earlier release wrote have no entries at first: `behind` says so, and a worker writes
+        them. At most 50,000 vectors are compared.
+
+        Guarantees: all of `memories` is of one moment each. With `consistency` each memory
+        that is searched has applied the requested position. No language model is asked.
+        Without a `mode`, a search whose query has no vector in time searches by words, as
+        SearchChunks does.
+        Safety: reads only; costs an embedding of the query.
         """
 
     @_abc_1.abstractmethod

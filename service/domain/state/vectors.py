@@ -8,11 +8,12 @@ steps that were compressed one after the other, without a hole and without an ov
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.search.entries import EntryChanges, WrittenEntry, text_entries
 from service.domain.state.spec import StateSpec
 from service.domain.values.json_values import Json, canonical
 
@@ -145,6 +146,30 @@ class State:
             levels=levels,
             stack=tuple(vectors[one] for one in levels.stack()),
         )
+
+
+def state_entries(state: State) -> Iterator[WrittenEntry]:
+    """Yields what searches find of a state: the vectors in use, without the task prompt."""
+    for vector in state.stack:
+        if vector.made is VectorSource.TASK:
+            continue
+        for one in text_entries(f"{vector.level}.{vector.revision}", vector.text):
+            yield WrittenEntry(
+                entry=one,
+                revision=vector.revision,
+                first_position=vector.after_position + 1,
+                last_position=vector.to_position,
+            )
+
+
+def entry_changes(before: State, after: State) -> EntryChanges:
+    """Returns what changes in the entries from one state to another. Vectors never change."""
+    old = {one.entry.entry_id for one in state_entries(before)}
+    new = {one.entry.entry_id: one for one in state_entries(after)}
+    return EntryChanges(
+        written=[one for key, one in new.items() if key not in old],
+        dropped=[key for key in old if key not in new],
+    )
 
 
 def first_state(spec: StateSpec) -> State:

@@ -1,9 +1,11 @@
 """Nodes of a tree, and the parts of the log that they cover."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.prompting.flows import Fetch
+from service.domain.search.entries import WrittenEntry, text_entries
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -74,6 +76,17 @@ class Node:
     def to_position(self) -> int:
         """The last position that it covers, at least in part."""
         return self.end.last_position
+
+
+def node_entries(node: Node, revision: int) -> Iterator[WrittenEntry]:
+    """Yields what searches find of a node: its summary."""
+    for one in text_entries(node.node_id, node.summary):
+        yield WrittenEntry(
+            entry=one,
+            revision=revision,
+            first_position=node.from_position,
+            last_position=node.to_position,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,7 @@
 """Searches, and how far their index is."""
 
+from collections.abc import Sequence
+
 from palimpsest.v1 import session_service_pb2
 from service.domain.search.recall import RecallKind, RecallPart
 from service.rpc.convert.chunks import chunk_filter, write_chunk
@@ -11,6 +13,7 @@ from service.rpc.convert.common import (
     read_point,
 )
 from service.settings.config import Limits
+from service.usecases.search.memories import EntryQuery, EntrySearch
 from service.usecases.search.recall import DEFAULT_TOKENS, Recalled, RecallQuery
 from service.usecases.search.search import (
     FoundPage,
@@ -18,6 +21,7 @@ from service.usecases.search.search import (
     SearchMode,
     SearchQuery,
 )
+from storage.search.entry_search import FoundEntry, SearchedMemory
 from storage.search.finding import SearchPlace
 
 #: Chunks of a search that names no limit, and the most that it returns.
@@ -57,6 +61,58 @@ def result(
     )
     write_chunk(page.chunks[hit.position], message.chunk)
     return message
+
+
+def entry_query(request: session_service_pb2.SearchMemoriesRequest, limits: Limits) -> EntryQuery:
+    """Returns what to search for in memories. Raises InvalidInput."""
+    wanted = request.filter
+    return EntryQuery(
+        query=request.query,
+        limit=min(request.limit or DEFAULT_LIMIT, MAX_LIMIT),
+        mode=_MODES_OF[request.mode],
+        memories=tuple(wanted.memories),
+        path_prefix=wanted.path_prefix,
+        chunks=chunk_filter(wanted.chunks, limits) if wanted.HasField("chunks") else None,
+    )
+
+
+def entry_results(
+    found: EntrySearch,
+) -> Sequence[session_service_pb2.SearchMemoriesResponse.Result]:
+    """Returns the entries that match, and how well."""
+    names = {one.memory_id: one.name for one, _ in found.memories}
+    return [
+        message_of(
+            session_service_pb2.SearchMemoriesResponse.Result,
+            hit,
+            rank=rank,
+            entry=_entry(hit.found, names[hit.found.memory_id]),
+        )
+        for rank, hit in enumerate(found.hits, 1)
+    ]
+
+
+def _entry(found: FoundEntry, memory: str) -> session_service_pb2.SearchMemoriesResponse.Entry:
+    return session_service_pb2.SearchMemoriesResponse.Entry(
+        memory=memory,
+        path=found.entry.path,
+        part=found.entry.part,
+        value_json=found.entry.value,
+        text=found.entry.text,
+        revision=found.revision,
+        positions=positions(found.first_position, found.last_position),
+    )
+
+
+def searched(
+    memory: SearchedMemory, token: str
+) -> session_service_pb2.SearchMemoriesResponse.Memory:
+    """Returns what was read of a memory."""
+    return session_service_pb2.SearchMemoriesResponse.Memory(
+        memory=memory.name,
+        read_point=read_point(memory.revision, memory.applied_position, token),
+        behind=memory.is_behind,
+    )
 
 
 def index(state: SearchPlace) -> session_service_pb2.SearchIndex:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.memories.specs import kinds
-from service.domain.prism import losses
+from service.domain.prism import entries, losses
 from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import InvalidEdit, edited
@@ -119,6 +119,14 @@ class Editor:
                 base=after.value_json if _removes(amendments) else None,
                 consolidated_tokens=0 if _removes(amendments) else None,
                 comment=target.comment,
+                entries=entries.entries_after(
+                    before.schema,
+                    before.value,
+                    after.value,
+                    amendments,
+                    revision=held.revision + 1,
+                    positions=entries.NO_POSITIONS,
+                ),
                 losses=losses.after_change(held.losses, after.value, rules),
             )
             stored = await self._commit(tx, target, held, new)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.operations.verifying.chain import Difference
+from service.domain.search.entries import WrittenEntry
 from service.domain.values.json_values import Json
 from service.domain.values.memory_specs import MemorySpec
 from service.settings.config import Limits
@@ -43,6 +44,10 @@ class KindUseCases(ABC):
     @abstractmethod
     def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""
+
+    async def entries(self, tx: Transaction, stored: StoredMemory) -> Sequence[WrittenEntry]:
+        """Returns what searches find in a memory at its newest revision. `tx` is a snapshot."""
+        return ()
 
     @abstractmethod
     async def shown_bytes(

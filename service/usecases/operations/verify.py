@@ -14,9 +14,10 @@ from service.domain.operations.verifying.log import LogCheck
 from service.domain.values.tenancy import memory_id, session_key
 from service.usecases.log.lookup import memory_not_found, session_not_found
 from service.usecases.memories.kinds import Findings, KindUseCases
+from service.usecases.search.entry_index import EntryIndexer
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, sessions
-from storage.memories import memories
+from storage.memories import entries, memories
 from storage.operations import verifying
 from storage.operations.verifying import SessionRow
 from storage.spend import sums
@@ -28,6 +29,8 @@ PROGRESS_CHUNKS = 10_000
 PAGE_SESSIONS = 200
 #: The name of a difference that can be repaired.
 SUM = "spend.sum"
+#: The name of one of what searches find in memories, which can be repaired.
+ENTRIES = "memory.entries"
 #: The name of one that no removal is going to end.
 LEFT = "deletion.rows"
 
@@ -84,7 +87,7 @@ class Verifier:
                 async for one in found:
                     yield one
         for name in names:
-            part, count = f"memory {name}", 0
+            part, count, is_right = f"memory {name}", 0, True
             async with self._database.snapshot(tenant_id, name="verify") as tx:
                 checked = verify_memory(tx, self._kinds, key, memory_id(key, name))
                 async with aclosing(checked) as differences:
@@ -93,7 +96,11 @@ class Verifier:
                             count = difference
                             yield Looked(part=part, count=count, is_done=False)
                         else:
+                            is_right = False
                             yield LocatedDifference(part=part, difference=difference)
+                # What follows from revisions that differ says nothing more.
+                for difference in await self.wrong_entries(tx, key, name) if is_right else ():
+                    yield LocatedDifference(part=part, difference=difference)
             yield Looked(part=part, count=count, is_done=True)
         if memory is None:
             for check in (self._answers, self._words, self._vectors, self._spend):
@@ -124,6 +131,18 @@ class Verifier:
         """
         async with self._database.transaction(tenant_id, name="verify") as tx:
             await sums.mend(tx, None if session is None else session_key(tenant_id, session))
+
+    async def repair_entries(self, tenant_id: UUID, session: str) -> None:
+        """Writes the entries of a session's memories again, while the service runs.
+
+        Raises StorageError.
+        """
+        key = session_key(tenant_id, session)
+        indexer = EntryIndexer(self._database, self._kinds)
+        for name in await self._names(tenant_id, session, key, None):
+            # Until no step comes between.
+            while not await indexer.rewrite(tenant_id, key, memory_id(key, name), anew=True):
+                pass
 
     async def _names(
         self, tenant_id: UUID, session: str, key: UUID, memory: str | None
@@ -221,6 +240,28 @@ class Verifier:
                     place = f"position {position}"
                     yield _found("index", "index.vectors", place, f"of its vectors {said}")
         yield Looked(part="index of vectors", count=last, is_done=True)
+
+    async def wrong_entries(
+        self, tx: Transaction, session_key: UUID, name: str
+    ) -> Sequence[Difference]:
+        """Compares a memory's entries with those of its revisions. `tx` is a snapshot."""
+        key = (session_key, memory_id(session_key, name))
+        stored = await memories.get(tx, *key)
+        if stored is None or await verifying.lacks_entries(tx, *key):
+            # Workers write what the release before did not.
+            return ()
+        made = await self._kinds[stored.kind].entries(tx, stored)
+        found = {one.entry.entry_id: one for one in await entries.read_all(tx, *key)}
+        wrong = [
+            (one.entry.path, "it is not there" if one.entry.entry_id not in found else "it differs")
+            for one in made
+            if found.pop(one.entry.entry_id, None) != one
+        ]
+        wrong += [(one.entry.path, "there is nothing") for one in found.values()]
+        texts = [(one.entry.entry_id, one.entry.text) for one in made]
+        for path in await verifying.wrong_words_of_entries(tx, *key, texts):
+            wrong.append((path, "its words are not those of its text"))
+        return [Difference(name=ENTRIES, place=f"entry {path}", said=said) for path, said in wrong]
 
 
 async def _session(tx: Transaction, session: str) -> SessionRow:

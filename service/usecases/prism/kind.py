@@ -7,12 +7,21 @@ from uuid import UUID
 from service.domain.operations.verifying.chain import Difference
 from service.domain.operations.verifying.prism import PrismCheck
 from service.domain.prism import losses
+from service.domain.prism.amending import MISSING, Missing
 from service.domain.prism.amendments import Amendment, Rules
+from service.domain.prism.entries import (
+    NO_POSITIONS,
+    EntryReplay,
+    entries_after,
+    positions_of,
+)
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
+from service.domain.search.entries import WrittenEntry
 from service.domain.values.json_values import Json
 from service.domain.values.memory_specs import MemorySpec
+from service.llm.offloading import beside
 from service.settings.config import Limits
 from service.usecases.log.lookup import item_key
 from service.usecases.memories import step_traces
@@ -54,7 +63,9 @@ class PrismUseCases(KindUseCases):
     ) -> None:
         """Commits a new revision with the value of an earlier one."""
         rows = await states.get_nearest(tx, *item_key(held), revision)
-        restored = rows.memory(PrismSpec.of(held).schema())
+        schema = PrismSpec.of(held).schema()
+        restored = rows.memory(schema)
+        newest = await states.get_nearest(tx, *item_key(held), held.revision)
         new = NewRevision(
             kind="rollback",
             to_position=held.applied_position,
@@ -64,12 +75,38 @@ class PrismUseCases(KindUseCases):
             comment=comment,
             restored_revision=revision,
             consolidated_tokens=0,
+            entries=entries_after(
+                schema,
+                newest.memory(schema).value,
+                restored.value,
+                None,
+                revision=held.revision + 1,
+                positions=NO_POSITIONS,
+            ),
             losses=losses.after_change(
                 held.losses, restored.value, Rules(max_memory_bytes=limits.max_memory_bytes)
             ),
         )
         with step_traces.commit(held, new) as traced:
             await revisions.commit_revision(tx, held, traced, has_work=None)
+
+    async def entries(self, tx: Transaction, stored: StoredMemory) -> Sequence[WrittenEntry]:
+        """Returns the entries of the newest value, from all revisions."""
+        key = (stored.session_key, stored.memory_id)
+        replay = EntryReplay(PrismSpec.of(stored).schema())
+        amended = RowsAhead(_amended(tx, *key))
+        async for row in verifying.revisions(tx, *key):
+            restored: Json | Missing = MISSING
+            if row.restored_revision is not None:
+                rows = await states.get_nearest(tx, *key, row.restored_revision)
+                restored = rows.memory(PrismSpec.of(stored).schema()).value
+            amendments = [one for _, one in await amended.of(row.revision) if one is not None]
+            positions = positions_of(row.kind, row.from_position, row.to_position)
+            # A step may have much to compare.
+            await beside(
+                replay.revise, row.revision, amendments, positions=positions, restored=restored
+            )
+        return list(replay.written.values())
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""

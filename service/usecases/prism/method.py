@@ -12,8 +12,8 @@ from typing import Any
 
 from service.domain.log.chunks import ChunkKind, LoggedChunk
 from service.domain.prism import asking as prism
-from service.domain.prism import losses, pacing, prompts
-from service.domain.prism.amendments import Revision, Rules
+from service.domain.prism import entries, losses, pacing, prompts
+from service.domain.prism.amendments import Amendment, Revision, Rules
 from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Need, SizedChunk, StepBounds, Wish
@@ -314,14 +314,27 @@ def _change(
     memory: PrismMemory,
     *,
     name: str,
+    kind: str,
     may_idle: bool = False,
     to_position: int | None = None,
+    amendments: Sequence[Amendment] = (),
     **brought: Any,
 ) -> MemoryChange[PrismWork]:
     """Returns what leads to `memory`; with `may_idle` the commit looks for more chunks itself."""
+    reached = work.held.applied_position if to_position is None else to_position
     new = NewRevision(
-        to_position=work.held.applied_position if to_position is None else to_position,
+        kind=kind,
+        to_position=reached,
         digest=hashlib.sha256(memory.value_json.encode()).digest(),
+        amendments=amendments,
+        entries=entries.entries_after(
+            memory.schema,
+            work.memory.value,
+            memory.value,
+            amendments,
+            revision=work.held.revision + 1,
+            positions=entries.positions_of(kind, work.held.applied_position, reached),
+        ),
         **brought,
     )
 

@@ -1,12 +1,14 @@
 """Indexes the words and the vectors of a session's chunks, after their appends.
 
+After these it writes the entries of memories that are missing, and vectors of entries.
+
 Words are the database's own work and come first; vectors take a model, which may be slow, or
 away, or refused by a budget. Then they are tried again later, and words go on meanwhile.
 What fails is tried again ever later, each of the two for itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -22,6 +24,7 @@ from service.llm.embeddings.embedding import Embedder, EmbeddingFailed, TextVect
 from service.settings.config import Config
 from service.telemetry.names import Metric
 from service.usecases.memories.step_failures import cause_of
+from service.usecases.search.entry_index import EntryIndexer
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import Unreachable
 from storage.log import sessions
@@ -56,12 +59,24 @@ _WORDS_FAILED = _meter.create_counter(
 )
 
 
+#: Finds sessions that lack something: up to a number after a key, as the sweeper.
+Lacking = Callable[[Transaction, UUID, int], Awaitable[Sequence[WorkItem]]]
+
+
 class Indexer:
     """Indexes sessions in one worker process."""
 
-    def __init__(self, database: Database, embedder: Embedder | None, config: Config) -> None:
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder | None,
+        config: Config,
+        entries: EntryIndexer | None = None,
+    ) -> None:
+        """`entries` indexes entries of memories; None: only chunks are indexed."""
         self._database = database
         self._embedder = embedder
+        self._entries = entries
         #: Wait before the second try.
         self._first = config.step_backoff_seconds
         self._embedding = asyncio.Semaphore(EMBED_AT_ONCE)
@@ -87,6 +102,9 @@ class Indexer:
                 listed = place.listed_position
                 if await self._write_lists(item, place, listed, place.indexed_position) is None:
                     return None
+            elif self._entries is not None and place.lacks_entries and place.may_embed:
+                if not await self._write_entries(item, self._entries, place):
+                    return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
                 if not await self._write_vectors(item, self._embedder, place):
                     return None
@@ -96,17 +114,33 @@ class Indexer:
         return 0.0
 
     async def note_all(self) -> int:
-        """Notes the sessions that lack vectors of the configured model; returns how many.
+        """Notes the sessions that lack vectors of the configured model, or entries of memories.
 
-        Those that get chunks are noted anyway; the others would wait for one. Raises
-        StorageError.
+        Returns how many. Those that get chunks are noted anyway; the others would wait for one.
+        Raises StorageError.
         """
-        if self._embedder is None:
+        noted = 0
+        if self._entries is not None:
+            noted += await self._note(work.without_entries)
+        if self._embedder is not None:
+            model = self._embedder.model
+            noted += await self._note(lambda sweep, *rest: work.unembedded(sweep, model, *rest))
+        return noted
+
+    async def note_entries(self) -> int:
+        """Notes the sessions with entries that have no vector; returns how many.
+
+        What writes these does not note them: it would hold up appends. Raises StorageError.
+        """
+        if self._entries is None or self._embedder is None:
             return 0
+        return await self._note(work.unembedded_entries)
+
+    async def _note(self, lacking: Lacking) -> int:
         noted, after = 0, UUID(int=0)
         while True:
             async with self._database.sweeping(name="index") as sweep:
-                items = await work.unembedded(sweep, self._embedder.model, after, NOTE_ITEMS)
+                items = await lacking(sweep, after, NOTE_ITEMS)
             if not items:
                 return noted
             by_tenant: dict[UUID, list[UUID]] = {}
@@ -119,6 +153,11 @@ class Indexer:
             after = items[-1].session_key
 
     def _lacks_vectors(self, place: IndexPlace) -> bool:
+        return self._lacks_chunk_vectors(place) or (
+            self._entries is not None and place.lacks_entry_vectors
+        )
+
+    def _lacks_chunk_vectors(self, place: IndexPlace) -> bool:
         assert self._embedder is not None, "vectors are missing only where there is one"
         is_whole = place.embedded_position == place.head
         return place.head > 0 and not (is_whole and place.embedding_model == self._embedder.model)
@@ -137,10 +176,12 @@ class Indexer:
         after = place.indexed_position
         # Lists are written after the words, so that a session with some to come is not done.
         lists = posting_lists.is_due(place.listed_position, place.head)
+        more = lists or self._embedder is not None
+        more = more or (self._entries is not None and place.lacks_entries)
         try:
             async with self._writing_words(item, place) as tx:
                 words = await chunk_index.write_words(
-                    tx, item.session_key, after, finishes=self._embedder is None and not lists
+                    tx, item.session_key, after, finishes=not more
                 )
         except Overtaken:
             return None
@@ -197,7 +238,10 @@ class Indexer:
             return False
         async with self._embedding:
             try:
-                await self._embed(item, embedder, place)
+                if self._lacks_chunk_vectors(place):
+                    await self._embed(item, embedder, place)
+                else:
+                    await self._embed_entries(item, embedder, place)
             except (Overtaken, Gone):
                 return False
             except (EmbeddingFailed, BudgetExhausted) as error:
@@ -242,6 +286,29 @@ class Indexer:
                 to_position=last,
             )
         _EMBEDDED.add(len(chunks))
+
+    async def _embed_entries(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
+        assert self._entries is not None, "else no vectors of entries are wanted"
+        scope = CallScope(
+            tenant_id=item.tenant_id,
+            session_key=item.session_key,
+            memory_id=None,
+            occasion="embed:entries",
+            incarnation=place.incarnation,
+        )
+        await self._entries.embed(embedder, scope)
+
+    async def _write_entries(
+        self, item: WorkItem, entries: EntryIndexer, place: IndexPlace
+    ) -> bool:
+        """Writes the entries of a memory; returns False when it moved on meanwhile."""
+        try:
+            return await entries.catch_up(item.tenant_id, item.session_key)
+        except Exception as error:
+            # Of a memory that cannot be read: words and other sessions go on.
+            if not isinstance(error, Unreachable):
+                await self._back_off(item, place, error)
+            raise
 
     async def _back_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
         """Counts a failed try; the next one is later, and never before a refusal allows it."""

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import structlog
@@ -55,6 +56,8 @@ KEPT_QUERIES = 256
 WORDS_TIME_SHARE = 0.25
 #: When to try again where an embedder does not say.
 RETRY_SECONDS = 5.0
+
+_T = TypeVar("_T")
 
 NO_MODEL = "no embedding model is configured (PALIMPSEST_EMBEDDING_MODEL)"
 
@@ -130,6 +133,20 @@ class FoundPage:
     chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedQuery:
+    """What a search needs of its query."""
+
+    #: With the query's words, and why it has no vector if that failed.
+    place: SearchPlace
+    #: By what is searched: WORDS, VECTORS or HYBRID.
+    mode: SearchMode
+    #: None: only words are searched.
+    vector: Sequence[float] | None
+    #: Why it has none, if it could not be embedded.
+    failure: str = ""
+
+
 #: `reranking.order_texts`, of a process.
 Reranks = Callable[..., Awaitable[Sequence[int]]]
 
@@ -169,12 +186,28 @@ class Searcher:
         RERANK_FAILED), Unavailable (EMBEDDING_FAILED), BudgetExhausted.
         """
         key = key_of(tenant_id, session)
+        page = await self.for_client(
+            tenant_id, key, lambda scope: self._search(tenant_id, key, query, scope, deadline)
+        )
+        if page is None:
+            raise session_not_found(session)
+        return page
+
+    async def for_client(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        searching: Callable[[CallScope], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Runs a search whose model calls end when its client is gone. Raises as `find`."""
         scope = CallScope(
-            tenant_id=tenant_id, session_key=key, memory_id=None, occasion=f"search:{uuid4()}"
+            tenant_id=tenant_id,
+            session_key=session_key,
+            memory_id=None,
+            occasion=f"search:{uuid4()}",
         )
         try:
-            searching = self._search(tenant_id, key, query, scope, deadline)
-            page = await for_one_client(searching, partial(self._call_off, scope))
+            return await for_one_client(searching(scope), partial(self._call_off, scope))
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
@@ -188,9 +221,6 @@ class Searcher:
                 {"cause": error},
                 retry_seconds=error.retry_seconds or RETRY_SECONDS,
             ) from error
-        if page is None:
-            raise session_not_found(session)
-        return page
 
     async def search(
         self, tenant_id: UUID, session_key: UUID, query: SearchQuery, *, scope: CallScope
@@ -233,24 +263,10 @@ class Searcher:
     ) -> FoundPage | None:
         wanted = query.filter or ChunkFilter()
         wanted.check()
-        unavailable = await self._unavailable(tenant_id)
-        async with self._database.direct(tenant_id, name="search") as tx:
-            found = await read_place(tx, session_key, query.query)
-        if found is None:
+        prepared = await self.prepare(tenant_id, session_key, query, scope, deadline)
+        if prepared is None:
             return None
-        place = replace(found, vectors_unavailable=unavailable)
-        mode = self._mode(query.mode, place)
-        vector: Sequence[float] | None = None
-        # No model is asked while a transaction is open.
-        if mode is not SearchMode.WORDS and self._has_vectors(place):
-            try:
-                vector = await self._embed(query, scope, deadline)
-            except (EmbeddingFailed, BudgetExhausted) as error:
-                if query.mode is not SearchMode.DEFAULT:
-                    raise
-                _log.warning("searching by words only", cause=str(error))
-                mode = SearchMode.WORDS
-                place = replace(place, failure=f"the query could not be embedded: {error}")
+        place, mode, vector = prepared.place, prepared.mode, prepared.vector
         last = place.head if query.up_to is None else min(query.up_to, place.head)
         within = wanted.range(last)
         async with self._database.direct(tenant_id, name="search") as tx:
@@ -272,6 +288,39 @@ class Searcher:
         if posting_lists.is_due(place.listed_position, place.indexed_position):
             await self._note_unlisted(tenant_id, session_key)
         return page
+
+    async def prepare(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None,
+    ) -> PreparedQuery | None:
+        """Returns the words of a query, and its vector where one is wanted; None without a session.
+
+        Raises as `search`.
+        """
+        unavailable = await self._unavailable(tenant_id)
+        async with self._database.direct(tenant_id, name="search") as tx:
+            found = await read_place(tx, session_key, query.query)
+        if found is None:
+            return None
+        place = replace(found, vectors_unavailable=unavailable)
+        mode = self._mode(query.mode, place)
+        if mode is SearchMode.WORDS or not self._has_vectors(place):
+            return PreparedQuery(place=place, mode=mode, vector=None)
+        try:
+            # No model is asked while a transaction is open.
+            vector = await self._embed(query, scope, deadline)
+        except (EmbeddingFailed, BudgetExhausted) as error:
+            if query.mode is not SearchMode.DEFAULT:
+                raise
+            _log.warning("searching by words only", cause=str(error))
+            failure = f"the query could not be embedded: {error}"
+            place = replace(place, failure=failure)
+            return PreparedQuery(place=place, mode=SearchMode.WORDS, vector=None, failure=failure)
+        return PreparedQuery(place=place, mode=mode, vector=vector)
 
     async def _note_unlisted(self, tenant_id: UUID, session_key: UUID) -> None:
         """Has a worker write the lists of a session that had its words before there were any."""

@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from service.domain.operations.verifying.state import StateCheck
+from service.domain.search.entries import WrittenEntry
 from service.domain.state.spec import StateSpec
-from service.domain.state.vectors import State, StateVector, first_state
+from service.domain.state.vectors import (
+    State,
+    StateVector,
+    entry_changes,
+    first_state,
+    state_entries,
+)
 from service.domain.state.working_context import as_value, by_level
 from service.domain.values.json_values import Json, canonical
 from service.domain.values.memory_specs import MemorySpec
@@ -58,17 +65,23 @@ class StateUseCases(KindUseCases):
     ) -> None:
         """Commits a new revision with the vectors of an earlier one."""
         restored = await _state(tx, held, revision)
+        newest = await _state(tx, held, held.revision)
         new = NewRevision(
             kind="rollback",
             to_position=held.applied_position,
             digest=restored.digest,
             comment=comment,
             restored_revision=revision,
+            entries=entry_changes(newest, restored),
         )
         with step_traces.commit(held, new) as traced:
             await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
         # With other vectors something else may be due.
         await vectors.rouse(tx, held)
+
+    async def entries(self, tx: Transaction, stored: StoredMemory) -> Sequence[WrittenEntry]:
+        """Returns the vectors in use."""
+        return list(state_entries(await _state(tx, stored, stored.revision)))
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""

@@ -9,7 +9,7 @@ from functools import partial
 from service.domain.state.compressing import Compression
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep, least_due
-from service.domain.state.vectors import State
+from service.domain.state.vectors import State, entry_changes
 from service.domain.state.working_context import WorkingContext, is_due
 from service.domain.values.work_items import WorkItem
 from service.llm.offloading import beside
@@ -166,7 +166,10 @@ def _compressed(
     vector = group.vector(done)
     state = work.state_after(group, vector)
     new = NewRevision(
-        kind=group.kind(done.made), to_position=state.applied_position, digest=state.digest
+        kind=group.kind(done.made),
+        to_position=state.applied_position,
+        digest=state.digest,
+        entries=entry_changes(work.state, state),
     )
 
     async def write(tx: Transaction, new: NewRevision) -> bool:

@@ -5,8 +5,9 @@ from uuid import UUID
 
 from service.domain.operations.verifying.tree import TreeCheck
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
+from service.domain.search.entries import WrittenEntry
 from service.domain.tree.borders import SegmentPiece
-from service.domain.tree.nodes import Node, TextOffset
+from service.domain.tree.nodes import Node, TextOffset, node_entries
 from service.domain.tree.segmenting import joined, piece_of
 from service.domain.tree.spec import TreeSpec
 from service.usecases.log.lookup import find_memory
@@ -30,6 +31,16 @@ class TreeUseCases(KindUseCases):
         """Returns the sizes of the summaries of one node's children, at most."""
         specs = [TreeSpec.of(one) for one in stored]
         return [one.max_children * one.summary_tokens * TOKEN_BYTES for one in specs]
+
+    async def entries(self, tx: Transaction, stored: StoredMemory) -> Sequence[WrittenEntry]:
+        """Returns the summaries of all nodes."""
+        key = (stored.session_key, stored.memory_id)
+        return [
+            one
+            for level in await verifying.levels(tx, *key)
+            async for revision, node in verifying.nodes(tx, *key, level)
+            for one in node_entries(node, revision)
+        ]
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""

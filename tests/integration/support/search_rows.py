@@ -12,7 +12,8 @@ from service.domain.calls.ledger import CallScope
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.llm.embeddings.embedding import EmbeddingFailed, TextVector
 from storage.engine.database import Database, Transaction, Values
-from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.engine.text_search import length_of
+from storage.search.chunk_text import AS_TEXT, words_of
 from tests.integration.support.writing import append_texts
 
 KEY = session_key(DEFAULT_TENANT, "s")

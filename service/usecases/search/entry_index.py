@@ -1,0 +1,74 @@
+"""Indexes entries of memories: those that a revision was written without, and vectors of all.
+
+The revision that changes entries writes their words. The release before writes none.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from service.domain.calls.ledger import CallScope
+from service.llm.embeddings.embedding import Embedder, TextVector
+from service.usecases.memories.kinds import KindUseCases
+from storage.engine.database import Database
+from storage.memories import entries, memories
+
+#: Entries of a batch of vectors.
+EMBED_ENTRIES = 64
+
+
+class EntryIndexer:
+    """Indexes entries in one process."""
+
+    def __init__(self, database: Database, kinds: Mapping[str, KindUseCases]) -> None:
+        self._database = database
+        self._kinds = kinds
+
+    async def catch_up(self, tenant_id: UUID, session_key: UUID) -> bool:
+        """Writes the entries of one memory of a session that lacks some, if there is one.
+
+        False when it has a later revision by now, and lacks them still. Raises StorageError.
+        """
+        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+            behind = await entries.find_behind(tx, session_key)
+        return behind is None or await self.rewrite(tenant_id, session_key, behind)
+
+    async def rewrite(
+        self, tenant_id: UUID, session_key: UUID, memory_id: UUID, *, anew: bool = False
+    ) -> bool:
+        """Makes a memory's entries those of its newest revision; False if it moved meanwhile.
+
+        With `anew` all are written, also those that seem right. Raises StorageError.
+        """
+        # Of one moment, and without a lock: a large memory takes seconds.
+        async with self._database.snapshot(tenant_id, name="index.entries") as tx:
+            stored = await memories.get(tx, session_key, memory_id)
+            if stored is None:
+                return True
+            made = await self._kinds[stored.kind].entries(tx, stored)
+        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+            return await entries.rewrite(
+                tx, session_key, memory_id, stored.revision, made, anew=anew
+            )
+
+    async def embed(self, embedder: Embedder, scope: CallScope) -> None:
+        """Writes vectors of the next entries of a session that have none.
+
+        Raises EmbeddingFailed, BudgetExhausted, Gone, StorageError.
+        """
+        tenant_id, key = scope.tenant_id, scope.session_key
+        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+            found = await entries.read_unembedded(tx, key, EMBED_ENTRIES)
+        made = await embedder.embed_chunks([one.entry.text for one in found], scope=scope)
+        vectors = [_vector(parts) for parts in made]
+        async with self._database.transaction(tenant_id, name="index.vectors") as tx:
+            await entries.write_vectors(tx, key, embedder.model, found, vectors)
+
+
+def _vector(parts: Sequence[TextVector]) -> Sequence[float]:
+    """Returns one vector of length 1 for a text that may have several parts."""
+    if len(parts) == 1:
+        return parts[0].values
+    sums = [math.fsum(column) for column in zip(*(one.values for one in parts), strict=True)]
+    length = math.hypot(*sums)
+    return [one / length for one in sums]
