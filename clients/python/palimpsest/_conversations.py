@@ -1,6 +1,7 @@
 """Converts conversations to chunks: messages, and calls of tools with their results as steps."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,12 @@ from palimpsest.v1 import chunks_pb2, session_service_pb2
 #: Characters of a message, or of each part of a step, that stay in one chunk: a turn is whole
 #: where it can be, and none is more than the service takes (256 KiB).
 TURN_CHARACTERS = 8000
+#: Of a thread or a source, which are ids.
+MAX_ID_BYTES = 256
+#: Unicode's categories of control and format characters and line ends; and the two of the format
+#: characters that ids may have.
+_UNPRINTED = frozenset({"Cc", "Cf", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"
 #: Roles whose messages are instructions of the program, not of the conversation.
 _INSTRUCTIONS = ("system", "developer")
 #: Roles by the types of LangChain's messages.
@@ -114,6 +121,9 @@ def conversation_of(
         with _naming(entry.number):
             made = list(_chunks(entry))
         for chunk in made:
+            for label in ("thread", "source"):
+                with _naming(entry.number):
+                    _refuse_wrong_id(label, getattr(chunk, label))
             check(chunk, f"message {entry.number}", {"message": str(entry.number)})
             chunk.digest = digest(chunk)
         chunks += made
@@ -350,10 +360,27 @@ def _joined(parts: Sequence[Said | Thought]) -> str:
 
 
 def _source(name: object) -> str:
-    """Returns the name of a participant as the source of a chunk. Raises ValueError."""
-    if not isinstance(name, str) or not name.isprintable() or "/" in name or name != name.strip():
-        raise ValueError(f"its name {name!r} cannot be a source: give another source, or no name")
+    """Returns the name of a participant as the source of a chunk. Raises TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"its name must be a text, not {type(name).__name__}")
+    _refuse_wrong_id("name", name)
     return name
+
+
+def _refuse_wrong_id(field: str, given: str) -> None:
+    """Raises ValueError for what the service takes as no id, before anything is sent to it."""
+    kinds = [unicodedata.category(one) for one in given if one not in _JOINERS]
+    if (
+        "/" in given
+        or given in (".", "..")
+        or given != given.strip()
+        or len(given.encode()) > MAX_ID_BYTES
+        or not _UNPRINTED.isdisjoint(kinds)
+    ):
+        raise ValueError(
+            f"its {field} {given!r} is no id: it must be printable, without a slash and without"
+            f" blanks at its ends, and have at most {MAX_ID_BYTES} bytes"
+        )
 
 
 def _keys(given: Mapping[str, Any]) -> str:

@@ -105,7 +105,7 @@ def query_of(messages: Rememberable | Iterable[Rememberable]) -> str:
         return messages[:MAX_QUERY_CHARACTERS]
     # An iterator can be read only once.
     held = messages if is_one(messages) else list(cast(Iterable[Rememberable], messages))
-    if not held:
+    if held == []:
         return ""
     turns = [
         (one.message.role, one.message.text or one.text)

@@ -283,7 +283,10 @@ def test_empty_messages_are_left_out(empty: Any) -> None:
         ({"role": "user", "content": 7}, TypeError, "its content must be a text or a list"),
         (message("user", {"type": "text"}), TypeError, "part 1 must be a text, not NoneType"),
         ({"role": "user", "content": [7]}, TypeError, "message 1: part 1 is of type int"),
-        ({"role": "user", "content": "x", "name": "a/b"}, ValueError, "its name 'a/b' cannot"),
+        ({"role": "user", "content": "x", "name": "a/b"}, ValueError, "its name 'a/b' is no id"),
+        ({"role": "user", "content": "x", "name": 7}, TypeError, "its name must be a text"),
+        (["x", {"text": "y", "thread": "a/b"}], ValueError, "message 2: its thread 'a/b' is no"),
+        ({"text": "y", "source": "s" * 257}, ValueError, "and have at most 256 bytes"),
         ({"role": "assistant", "tool_calls": [{}]}, ValueError, "tool call 1 has no name"),
         ({"role": "assistant", "tool_calls": 7}, TypeError, "tool_calls must be"),
         ({"role": "", "content": "x"}, ValueError, "message 1: "),
@@ -328,6 +331,18 @@ def test_labels_that_nothing_has_are_refused() -> None:
         conversation("x", thraed="t")
     with pytest.raises(ValueError, match="occurred_at must have a time zone"):
         conversation("x", occurred_at=datetime(2026, 5, 3))
+
+
+@pytest.mark.parametrize("id", ["..", " a", "a\u2028b", "a\u200eb", "é" * 129, "a\tb"])
+def test_what_is_no_id_is_refused_before_anything_is_sent(id: str) -> None:
+    with pytest.raises(ValueError, match=r"message 1: its thread .* is no id"):
+        conversation("x", thread=id)
+
+
+@pytest.mark.parametrize("id", ["auth0|5f7c", "josé@example.org", "a\u200db", "a b", "é" * 128])
+def test_ids_of_other_systems_are_taken(id: str) -> None:
+    (one,) = conversation("x", thread=id, source=id).chunks
+    assert one.thread == one.source == id
 
 
 def words(characters: int) -> str:

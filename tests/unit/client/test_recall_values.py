@@ -47,6 +47,12 @@ def test_the_query_begins_with_the_last_message_of_the_user(messages: Any, due: 
     assert query_of(messages) == due
 
 
+@pytest.mark.parametrize("other", [None, {}, 7])
+def test_a_query_that_is_no_text_and_no_message_is_refused(other: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="message 1: "):
+        query_of(other)
+
+
 def test_a_query_of_other_things_is_refused_by_its_number() -> None:
     with pytest.raises(ValueError, match="message 2: part 1: an image"):
         query_of(["x", {"role": "user", "content": [{"type": "image_url"}]}])
