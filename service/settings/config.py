@@ -301,6 +301,11 @@ class Config(BaseModel):
     #: that waits to be read is messages; 0: it does not. Reads that wait, questions and FlushMemory
     #: end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    #: Messages whose texts have no more tokens than this together, such as greetings and thanks,
+    #: wait longer, until more comes; 0: they do not.
+    small_talk_tokens: Annotated[int, Field(ge=0, le=1000)] = 24
+    #: How long they wait at the most; no less than `message_linger_seconds`. The same ends it.
+    small_talk_linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     #: How long the query of a recall may take to be embedded; then words alone are searched.
     recall_embedding_seconds: Seconds = 2.0
     #: How long a worker stays with one memory before others get their turn.

@@ -86,7 +86,7 @@ _END_WAIT = Ready(
         memory.c.applied_position < bindparam("upto"),
         or_(_LINGER_MS > 0, and_(_LINGER_MS == SERVICE_LINGER_MS, _IS_MESSAGE)),
     )
-    .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())
+    .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing(), resting=False)
     .returning(memory.c.memory_id)
 )
 

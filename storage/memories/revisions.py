@@ -12,7 +12,7 @@ from uuid import UUID
 
 from opentelemetry import metrics
 from opentelemetry.trace import SpanContext
-from sqlalchemy import func, literal, update
+from sqlalchemy import ColumnElement, func, literal, update
 
 from service.domain.memories.specs import spec_from_json
 from service.domain.prism.amendments import Amendment, Rejection
@@ -269,14 +269,16 @@ async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
 
 
 async def linger(
-    tx: Transaction, held: Claim, *, since: datetime, linger_seconds: float, look_seconds: float
+    tx: Transaction, held: Claim, *, due: datetime, look_seconds: float | None
 ) -> bool:
-    """Defers the memory by `look_seconds`, since its next step may still grow.
+    """Defers the memory by `look_seconds`, at most to `due`, since its next step may still grow.
 
-    False when `linger_seconds` have passed since `since`; or when it was flushed or taken over, or
-    a consolidation was requested, since it was claimed.
+    None defers it to `due`, unless a chunk is appended before. False when it is due; or when it was
+    flushed or taken over, or a consolidation was requested, since it was claimed.
     """
-    due = literal(since) + interval(linger_seconds)
+    ready_at: ColumnElement[datetime] = literal(due)
+    if look_seconds is not None:
+        ready_at = func.least(ready_at, func.now() + interval(look_seconds))
     waits = (
         update(memory)
         .where(
@@ -284,8 +286,8 @@ async def linger(
             memory.c.flush_position == held.flush_position,
             # A request for what is flushed already does not move that.
             memory.c.consolidate_position.is_not_distinct_from(held.consolidate_position),
-            due > func.now(),
+            literal(due) > func.now(),
         )
-        .values(ready_at=func.least(due, func.now() + interval(look_seconds)))
+        .values(ready_at=ready_at, resting=look_seconds is None)
     )
     return await tx.execute(waits) == 1

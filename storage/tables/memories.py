@@ -63,7 +63,8 @@ memory = Table(
     Column("held_reason", Text),
     # A tree is closed once everything up to here is in it, and reads nothing after it.
     Column("seal_position", BigInteger),
-    # It has nothing to do before `ready_at`, unless something is appended.
+    # It has nothing to do before `ready_at`, unless something is appended: what is recent, or
+    # small talk, waits for more.
     Column("resting", Boolean, nullable=False, server_default=text("false")),
     # An append wakes it when the log reaches this position; NULL: any append does.
     Column("wake_position", BigInteger),

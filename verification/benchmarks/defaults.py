@@ -435,7 +435,7 @@ async def _talk(
             facts=facts,
             prices=prices,
         )
-        config = Config(message_linger_seconds=linger, drain_seconds=3600)
+        config = Config(message_linger_seconds=linger, small_talk_tokens=0, drain_seconds=3600)
         calls = gateway(world, database, config=config)
         engine = step_engine(PrismSpec.kind, database, calls, config, facts, prices)
         await _drive(world, engine)

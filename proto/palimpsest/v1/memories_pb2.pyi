@@ -586,7 +586,8 @@ class PrismSpec(_message.Message):
     def linger(self) -> _duration_pb2.Duration:
         """Optional. How long a step waits for more chunks while it has fewer than
         `chunk_tokens`, counted from its first chunk; 0 to 1 hour; 0: no wait. Unset: it waits
-        only while everything it would read is messages, for the server's setting (10 s).
+        only while everything it would read is messages, for the server's setting (10 s). Small
+        talk, messages of few tokens together (24), waits for more of them, up to 5 minutes.
         FlushMemory, a read that waits for a position not applied yet, and a question to the
         memory or its session end the wait at once. A step that fills up during the wait, or
         gets a chunk that is no message, begins within a quarter of this time.

@@ -138,12 +138,6 @@ class PrismSpec(MemorySpec):
             new = replace(new, fold_tokens=default_fold_tokens(new.encoding))
         return new
 
-    def linger_seconds(self, *, only_messages: bool, service_seconds: float) -> float:
-        """Returns how long a step waits for more than it has, which may be messages only."""
-        if self.linger_ms == SERVICE_LINGER_MS:
-            return service_seconds if only_messages else 0.0
-        return self.linger_ms / 1000
-
     def to_json(self) -> dict[str, Any]:
         """Returns the spec as plain JSON.
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from service.domain.log.chunks import ChunkKind, LoggedChunk
+from service.domain.log.chunks import LoggedChunk
 from service.domain.prism import asking as prism
 from service.domain.prism import entries, losses, pacing, prompts
 from service.domain.prism.amendments import Amendment, Revision, Rules
 from service.domain.prism.folding import FoldState
+from service.domain.prism.lingering import ServiceLinger, linger_of
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Need, SizedChunk, StepBounds, Wish
 from service.domain.prism.spec import PrismSpec, StepScope
@@ -121,9 +122,9 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
             return await self._idle(work)
         group, full = next_group(work)
         if not full:
-            seconds = await self._linger(work, group)
-            if seconds is not None:
-                return StepWait(seconds=seconds)
+            wait = await self._linger(work, group)
+            if wait is not None:
+                return wait
         # A prompt that was paid for was not folded for, whatever prices say by now.
         is_paid = work.held.paid_position == group[-1].position
         if need is not Need.ROOM and not is_paid and work.folds_first(group):
@@ -149,24 +150,50 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
                 break
         return replace(work, pending=tuple(pending))
 
-    async def _linger(self, work: PrismWork, group: Sequence[SizedChunk]) -> float | None:
-        """Delays a step that could still grow; returns the seconds until the next look."""
+    async def _linger(
+        self, work: PrismWork, group: Sequence[SizedChunk]
+    ) -> StepNext[PrismWork] | None:
+        """Delays a step that could still grow; None: it does not wait."""
         held = work.held
-        linger = work.spec.linger_seconds(
-            only_messages=all(one.logged.chunk.kind is ChunkKind.MESSAGE for one in group),
-            service_seconds=self._tools.config.message_linger_seconds,
-        )
         # A flush also ends the linger of what comes with the flushed chunks.
-        if not linger or group[0].position <= held.flush_position or held.attempts:
+        if group[0].position <= held.flush_position or held.attempts:
             return None
         if held.paid_position is not None:
             return None
-        look = min(max(linger / LINGER_LOOKS, MIN_LINGER_SECONDS), linger)
+        linger = linger_of(work.spec, group, self._service_linger(), work.facts.count)
+        if linger is None:
+            return None
+        look = min(max(linger.seconds / LINGER_LOOKS, MIN_LINGER_SECONDS), linger.seconds)
         async with self._database.transaction(held.tenant_id, name="step") as tx:
-            waits = await revisions.linger(
-                tx, held, since=group[0].logged.created_at, linger_seconds=linger, look_seconds=look
-            )
-        return look if waits else None
+            if linger.until_more and await self._has_more(tx, work, group):
+                waits = None
+            else:
+                look_seconds = None if linger.until_more else look
+                waits = await revisions.linger(tx, held, due=linger.due, look_seconds=look_seconds)
+        if waits is None:
+            return await self.next(replace(work, has_all=False))
+        if not waits:
+            return None
+        return StepWait() if linger.until_more else StepWait(seconds=look)
+
+    @staticmethod
+    async def _has_more(tx: Transaction, work: PrismWork, group: Sequence[SizedChunk]) -> bool:
+        """Returns whether more came than a step would read; keeps the head where it is.
+
+        An append wakes only the memories that wait for it by then.
+        """
+        head = await sessions.locked_head(tx, work.held.session_key)
+        if head is None:
+            raise Fenced
+        return head > group[-1].position
+
+    def _service_linger(self) -> ServiceLinger:
+        config = self._tools.config
+        return ServiceLinger(
+            message_seconds=config.message_linger_seconds,
+            small_talk_tokens=config.small_talk_tokens,
+            small_talk_seconds=config.small_talk_linger_seconds,
+        )
 
     def _step(
         self,

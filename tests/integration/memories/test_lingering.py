@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -279,9 +280,8 @@ async def test_a_worker_that_is_about_to_wait_does_not(
     task = reading(database, watcher, Woken(), token(1))
     await until_flushed(database, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert not await revisions.linger(
-            tx, held, since=now, linger_seconds=3600.0, look_seconds=900.0
-        )
+        due = now + timedelta(hours=1)
+        assert not await revisions.linger(tx, held, due=due, look_seconds=900.0)
     await prism_method(database, Script(), ENDLESS).drain(ITEM)
     assert (await task).applied_position == 1
 
@@ -484,5 +484,6 @@ def test_the_wait_ends_by_itself_when_the_conversation_does(servers: Servers) ->
 
     with api(url) as (_, address):
         asyncio.run(say_and_leave(address))
-        with worker(url, PALIMPSEST_MESSAGE_LINGER_SECONDS="0.5"):
+        short = ("PALIMPSEST_MESSAGE_LINGER_SECONDS", "PALIMPSEST_SMALL_TALK_LINGER_SECONDS")
+        with worker(url, **dict.fromkeys(short, "0.5")):
             eventually("the message is read", lambda: asyncio.run(applied(address)) == 1)

@@ -1,6 +1,7 @@
 """Steps that wait, shrink, read in pieces, fold, consolidate, and say that there is no room."""
 
 import json
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -106,9 +107,8 @@ async def test_a_wish_for_what_is_flushed_already_is_not_put_off(database: Datab
         await flushing.want_consolidation(tx, held, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
         now = (await tx.fetch("SELECT now()"))[0][0]
-        waits = await revisions.linger(
-            tx, held, since=now, linger_seconds=3600.0, look_seconds=900.0
-        )
+        due = now + timedelta(hours=1)
+        waits = await revisions.linger(tx, held, due=due, look_seconds=900.0)
     assert not waits
 
 

@@ -127,7 +127,8 @@ def vector_reply(ask: ModelRequest, number: int) -> str:
 
 
 #: No turn ends because the machine is slow.
-CONFIG = Config(step_backoff_seconds=0.001, step_tries=3, drain_seconds=600)
+#: Without the wait of small talk: texts of tests are short.
+CONFIG = Config(step_backoff_seconds=0.001, step_tries=3, drain_seconds=600, small_talk_tokens=0)
 
 
 def no_ranks(*_: object) -> Ranks:

@@ -49,10 +49,7 @@ def test_a_linger_that_is_not_said_is_another_than_none(said: int | None) -> Non
     shown = specs.prism_message(spec)
     assert shown.HasField("linger") == (said is not None)
     assert shown.linger.ToMilliseconds() == (said or 0)
-    waits = [
-        spec.linger_seconds(only_messages=only, service_seconds=10.0) for only in (True, False)
-    ]
-    assert waits == ([10.0, 0.0] if said is None else [said / 1000] * 2)
+    assert spec.linger_ms == (SERVICE_LINGER_MS if said is None else said)
 
 
 def test_the_release_before_takes_a_linger_that_is_not_said_for_none() -> None:
