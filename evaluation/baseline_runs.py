@@ -72,7 +72,7 @@ class BaselineStrategy:
         """Returns a session for the calls; recurrence reads the document."""
         name = f"{self._session_of(document)}:{self._baseline}"
         try:
-            await self._client.create_session(name, exist_ok=True)
+            await self._client.create_session(name, exist_ok=True, default_memory=False)
         except palimpsest.PalimpsestError as error:
             raise Failed(str(error)) from error
         text = Text([chunk.as_text() for chunk in document.chunks])

@@ -34,7 +34,7 @@ class Place:
         Raises PalimpsestError.
         """
         name = self.session_of(document)
-        session = await self.client.create_session(name, exist_ok=True)
+        session = await self.client.create_session(name, exist_ok=True, default_memory=False)
         async with session.producer(PRODUCER) as producer:
             # A resumed run, and the next strategy, find what was appended.
             for chunk in document.chunks[producer.last_acked_sequence :]:

@@ -48,6 +48,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 # Where processes that tests kill leave their sockets; gone with this process.
 _RUN_DIR = tempfile.TemporaryDirectory(prefix="palimpsest-run-")
 os.environ.setdefault("PALIMPSEST_RUN_DIR", _RUN_DIR.name)
+# Most tests make the memories that they are about; those of the default memory ask for it.
+os.environ.setdefault("PALIMPSEST_DEFAULT_MEMORY", "none")
 # The servers of this process, once a test has asked for them.
 _STARTED: list[Servers] = []
 

@@ -134,7 +134,7 @@ class Experiment:
         assert self._client is not None, "model access needs a service"
         try:
             # The ledger's lines belong to a session.
-            await self._client.create_session(session, exist_ok=True)
+            await self._client.create_session(session, exist_ok=True, default_memory=False)
         except palimpsest.PalimpsestError as error:
             raise Failed(str(error)) from error
         # It takes a second to import, and the command line has all of its commands at hand.

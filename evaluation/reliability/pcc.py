@@ -86,7 +86,7 @@ async def keeping(
     Raises Failed.
     """
     try:
-        session = await client.create_session(session_name, exist_ok=True)
+        session = await client.create_session(session_name, exist_ok=True, default_memory=False)
         state = await session.create_state(
             MEMORY, task=task, period=period, state_tokens=state_tokens
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.prism.default_memory import NAME, SPEC
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
@@ -15,7 +16,9 @@ from service.usecases.answers.readers.answering import MemoryReader, ReaderKit
 from service.usecases.answers.readers.memwalker import Navigator
 from service.usecases.answers.readers.pcc import ContextReader
 from service.usecases.answers.readers.prism import PrismReader
+from service.usecases.log.append import FirstAppended
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.default_memories import DefaultMemories
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.memories.memories import Memories, ValueReader
 from service.usecases.memories.memory_method import MemoryMethod
@@ -69,6 +72,11 @@ KINDS: dict[str, RegisteredKind] = {
 def use_cases() -> Mapping[str, KindUseCases]:
     """Returns what is different for the memories of each kind."""
     return {name: kind.use_cases for name, kind in KINDS.items()}
+
+
+def default_memories() -> FirstAppended:
+    """Returns what makes the default memories of sessions."""
+    return DefaultMemories(NAME, SPEC, KINDS[SPEC.kind].use_cases.first(SPEC)).make
 
 
 def memories_of(

@@ -11,7 +11,8 @@ from service import telemetry
 from service.app.dispatching import process
 from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
-from service.app.kinds import costs_of, memories_of, use_cases
+from service.app.kinds import costs_of, default_memories, memories_of, use_cases
+from service.domain.values.memory_specs import DefaultMemory
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
@@ -74,7 +75,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             want=partial(wake_ups.add, wanted=True),
         )
         signals.subscribe(CHANGES, watcher.wake)
-        appender = Appender(database, wake_ups, keys.token, config.limits)
+        appender = Appender(database, wake_ups, keys.token, config.limits, default_memories())
         pages = Pages(keys.token, config.limits)
         memories = memories_of(database, wake_ups, watcher, keys.token, config.limits)
         facts = Facts(config).of
@@ -120,6 +121,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     pages,
                     config.limits,
                     language=config.search_language,
+                    default_memory=DefaultMemory(config.default_memory),
                     stopping=stop,
                 ),
                 memories=MemoryService(

@@ -14,12 +14,12 @@ from service.cli.answer import show_answer
 from service.cli.app import SettingsPath
 from service.cli.command import Json
 from service.cli.files import read_text
-from service.cli.kinds.prism import DEFAULT_SCHEMA, DEFAULT_TASK
 from service.cli.memory.output import amendment_line
 from service.cli.output import CommandError, out, plain_json, say, show, show_json, tree_of
 from service.cli.progress import follow
 from service.cli.run import StopSignals, read_config
 from service.cli.tasks import TASKS, Task
+from service.domain.prism import default_memory
 
 SESSION = "demo"
 MEMORY = "notes"
@@ -102,8 +102,8 @@ def _job(name: TaskName, file: str, questions: list[str]) -> Task:
         texts = list(split(read_text(file)))
         return Task(
             title=file,
-            schema=DEFAULT_SCHEMA,
-            task=DEFAULT_TASK,
+            schema=default_memory.SCHEMA,
+            task=default_memory.TASK,
             question="",
             chunk_tokens=600,
             texts=texts,

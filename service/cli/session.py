@@ -40,6 +40,14 @@ async def create(
         ),
     ] = "",
     metadata: Pairs = None,
+    default_memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--default-memory/--no-default-memory",
+            help="Whether its first append makes the memory `default` if there is none by then;"
+            " default: as the service's setting says.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a session."""
@@ -47,6 +55,7 @@ async def create(
         session,
         language=language,
         metadata=pairs(metadata or ()),
+        default_memory=default_memory,
         request_id=new_request_id(),
     )
     show_json(_json(await created.info())) if as_json else show(session)

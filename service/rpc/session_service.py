@@ -10,6 +10,7 @@ from google.protobuf import empty_pb2
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
+from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.reasons import Reason
 from service.rpc import appends
 from service.rpc.convert import chunks as convert_chunks
@@ -47,9 +48,13 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         limits: Limits,
         *,
         language: str,
+        default_memory: DefaultMemory,
         stopping: asyncio.Event,
     ) -> None:
-        """`language`: of sessions that name none. `stopping` is set when the server stops."""
+        """`language`, `default_memory`: of sessions that name none.
+
+        `stopping` is set when the server stops.
+        """
         self._database = database
         self._deleter = deleter
         self._search = search
@@ -59,6 +64,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self._pages = pages
         self._limits = limits
         self._language = language
+        self._default_memory = default_memory
         self._stopping = stopping
 
     async def CreateSession(  # noqa: N802 - named by the proto
@@ -71,6 +77,9 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             request.session.id,
             language=request.session.language or self._language,
             metadata=_metadata(request.session),
+            default_memory=common.member_of(
+                request.session, "default_memory", self._default_memory
+            ),
         )
         return await reply(created, _session)
 

@@ -297,6 +297,10 @@ class Config(BaseModel):
     #: How long an answer that was begun continues after all clients that waited for it have left,
     #: so that they can reconnect. Then it is abandoned until a client resumes it.
     abandoned_answer_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    #: The memory that the first append to a session makes, if the session has none by then and its
+    #: creator did not choose: `general`, a PRISM memory "default", which costs model calls; or
+    #: `none`.
+    default_memory: Literal["general", "none"] = "general"
     #: How long a PRISM memory without a `linger` of its own waits for more chunks while everything
     #: that waits to be read is messages; 0: it does not. Reads that wait, questions and FlushMemory
     #: end the wait.

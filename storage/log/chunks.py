@@ -4,7 +4,7 @@ Appending is the hottest path of the service, so it takes few round trips: one t
 write, one to commit, whatever the number of sessions and chunks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -35,6 +35,8 @@ class Locked:
     producers: Mapping[ProducerKey, ProducerState]
     #: Those that were executed before.
     requests: Mapping[RequestKey, DoneRequest]
+    #: Sessions without a chunk whose first append makes a memory, unless they have one.
+    unbegun: Collection[UUID] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,8 @@ SELECT session_key, head, incarnation,
     coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM (
         SELECT applied_position, seal_position, status, has_work, resting FROM memory
         WHERE memory.session_key = session.session_key OFFSET 0
-    ) AS own WHERE status = 'active' AND has_work AND NOT resting), head)
+    ) AS own WHERE status = 'active' AND has_work AND NOT resting), head),
+    head = 0 AND default_memory <> 'none'
 FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
 
@@ -158,7 +161,7 @@ async def lock(
     sessions, known, *done = await tx.pipeline(queries, values, stays_open=True)
     locked = {
         key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
-        for key, head, incarnation, applied in sessions
+        for key, head, incarnation, applied, _ in sessions
     }
     return Locked(
         sessions=locked,
@@ -168,6 +171,7 @@ async def lock(
             if key in locked
         },
         requests=done_requests.done(done[0]) if done else {},
+        unbegun=[row[0] for row in sessions if row[-1]],
     )
 
 

@@ -34,11 +34,13 @@ UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, 
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
     index_ready_at = now(), index_attempts = 0, index_failure = '',
     words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
-    first_epoch = greatest(first_epoch, %(epoch)s::bigint)
+    default_memory = 'none', first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
 """
+# What is deleted before the first append is not made by it.
 _RAISE_FIRST_EPOCH = """
-UPDATE session SET first_epoch = greatest(first_epoch, %(epoch)s::bigint)
+UPDATE session SET first_epoch = greatest(first_epoch, %(epoch)s::bigint),
+    default_memory = CASE head WHEN 0 THEN 'none' ELSE default_memory END
 WHERE session_key = %(session)s
 """
 # By the index of pending answers, which are bounded; a session may have any number of answers.

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, bindparam, exists, func, select, text, upd
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.values.json_values import etag_of
+from service.domain.values.memory_specs import DefaultMemory
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.deleting import REMOVING
@@ -33,6 +34,8 @@ class StoredSession:
     #: The client's own keys and values.
     metadata: Mapping[str, str]
     created_at: datetime
+    #: What its first append makes; NONE as well once a memory was deleted before that.
+    default_memory: DefaultMemory
 
     @property
     def etag(self) -> str:
@@ -44,7 +47,9 @@ _COLUMNS = tuple(session.c[name] for name in StoredSession.__dataclass_fields__)
 
 
 def _stored(row: Sequence[Any]) -> StoredSession:
-    return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, row, strict=True)))
+    *others, default_memory = row
+    fields = (*others, DefaultMemory(default_memory))
+    return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, fields, strict=True)))
 
 
 async def has_language(tx: Transaction, language: str) -> bool:
@@ -63,13 +68,18 @@ async def create(
     name: str,
     language: str = "english",
     metadata: Mapping[str, str] | None = None,
+    default_memory: DefaultMemory = DefaultMemory.NONE,
 ) -> StoredSession | None:
     """Creates a session; None when it exists, or rows of one of its name are being removed.
 
     The database has the `language`. The name of a deleted session begins anew, in the incarnation
     of its tombstone.
     """
-    chosen = {"language": language, "metadata": dict(metadata or {})}
+    chosen = {
+        "language": language,
+        "metadata": dict(metadata or {}),
+        "default_memory": default_memory.value,
+    }
     statement = (
         insert(session)
         .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, **chosen)

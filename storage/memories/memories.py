@@ -138,6 +138,34 @@ async def create(
     return Unmade.BEING_DELETED if is_going else Unmade.TAKEN
 
 
+async def create_first(
+    tx: Transaction,
+    keys: Sequence[tuple[UUID, UUID]],
+    *,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+) -> int:
+    """Creates memories (session_key, memory_id) of one name, in one round trip.
+
+    Leaves out sessions that have a memory; returns how many it created. The caller has the
+    sessions locked, and gives the memories work.
+    """
+    values = {
+        "sessions": [key for key, _ in keys],
+        "memories": [memory_id for _, memory_id in keys],
+        "tenant": tx.tenant_id,
+        "name": name,
+        "kind": spec.kind,
+        "spec": Jsonb(spec.to_json()),
+        "digest": digest,
+        "value": value,
+    }
+    rows = await tx.fetch(_CREATE_FIRST, values)
+    return int(rows[0][0])
+
+
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
     """Reads a memory's row; None when there is none."""
     rows = await tx.fetch(READ_ROW, {"session": session_key, "memory": memory_id})
@@ -170,31 +198,47 @@ LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.mem
 
 WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
-_CREATE = """
-WITH keys AS (
-    INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work,
-                        rebuilt_from, epoch)
-    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
-        %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
-    ON CONFLICT (session_key, memory_id) DO NOTHING
-    RETURNING session_key, memory_id, tenant_id
-), root AS (
+# The first revision of the memories in `made`.
+_ROOTS = """root AS (
     INSERT INTO revision (session_key, memory_id, tenant_id, revision, from_position, to_position,
                           kind, epoch, digest)
-    SELECT keys.*, 0, 0, 0, 'create', (
-        SELECT first_epoch FROM session WHERE session_key = %(session)s
-    ), %(digest)s FROM keys
+    SELECT session_key, memory_id, tenant_id, 0, 0, 0, 'create', epoch, %(digest)s FROM made
+), keys AS (
+    SELECT session_key, memory_id, tenant_id FROM made
 ), base AS (
     INSERT INTO prism_base (session_key, memory_id, tenant_id, revision, value)
     SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
 ), newest AS (
     INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
     SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
-)
-SELECT EXISTS (SELECT FROM keys), EXISTS (
+)"""
+_CREATE = f"""
+WITH made AS (
+    INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work,
+                        rebuilt_from, epoch)
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
+    ON CONFLICT (session_key, memory_id) DO NOTHING
+    RETURNING session_key, memory_id, tenant_id, epoch
+), {_ROOTS}
+SELECT EXISTS (SELECT FROM made), EXISTS (
     SELECT FROM removal WHERE session_key = %(session)s AND item_id = %(memory)s
 )
-"""
+"""  # noqa: S608 - all of it is ours
+# The append that makes it gives it work. A statement of its own sees what was committed while the
+# transaction waited for the lock of the session.
+_CREATE_FIRST = f"""
+WITH made AS (
+    INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, epoch)
+    SELECT t.session_key, t.memory_id, %(tenant)s, %(name)s, %(kind)s, %(spec)s,
+        (SELECT first_epoch FROM session s WHERE s.session_key = t.session_key)
+    FROM unnest(%(sessions)s::uuid[], %(memories)s::uuid[]) AS t (session_key, memory_id)
+    WHERE NOT EXISTS (SELECT FROM memory m WHERE m.session_key = t.session_key)
+    ON CONFLICT (session_key, memory_id) DO NOTHING
+    RETURNING session_key, memory_id, tenant_id, epoch
+), {_ROOTS}
+SELECT count(*) FROM made
+"""  # noqa: S608 - all of it is ours
 _COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
 
 _READ_NEWEST = f"""

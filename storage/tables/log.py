@@ -117,6 +117,8 @@ session = Table(
     Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
     # The client's own keys and values.
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    # The memory that its first append makes: one of DefaultMemory.
+    Column("default_memory", Text, nullable=False, server_default=text("'none'")),
     # Rows of the session refer to both.
     PrimaryKeyConstraint("session_key", "tenant_id", name="session_pkey"),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),

@@ -268,10 +268,18 @@ class Process:
 
 @contextmanager
 def api(url: str, **environment: str) -> Iterator[tuple[Process, str]]:
-    """Yields an API server on the database at `url`, and its address."""
+    """Yields an API server on the database at `url`, and its address.
+
+    Sessions get no default memory, unless the environment says so.
+    """
     process = Process(
         "serve",
-        {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_LISTEN": "127.0.0.1:0", **environment},
+        {
+            "PALIMPSEST_DATABASE_URL": url,
+            "PALIMPSEST_LISTEN": "127.0.0.1:0",
+            "PALIMPSEST_DEFAULT_MEMORY": "none",
+            **environment,
+        },
         "listening on",
     )
     try:

@@ -29,6 +29,7 @@ from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.app.kinds import memories_of
 from service.domain.calls.ledger import CallScope
 from service.domain.search.fusing import JUDGED_HITS, LEADERS, MIN_AGREEMENT, MIN_LEAD
+from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
 from service.rpc.interceptors.errors import Errors
@@ -302,6 +303,7 @@ async def _serve(url: str) -> None:
         Pages(b"key", Limits()),
         Limits(),
         language="english",
+        default_memory=DefaultMemory.NONE,
         stopping=asyncio.Event(),
     )
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(service, server)

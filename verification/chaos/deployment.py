@@ -25,6 +25,7 @@ from verification.chaos.zygote import Zygote
 #: Leases short enough that a process which is stopped for seconds has lost them, and a
 #: campaign sees thousands of them; models that fail are asked again soon.
 QUICK = {
+    "PALIMPSEST_DEFAULT_MEMORY": "none",
     "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
     "PALIMPSEST_DEAD_AFTER_SECONDS": "2",
     "PALIMPSEST_SWEEP_SECONDS": "0.5",

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import PalimpsestError
+from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.rpc import server as rpc_server
 from service.rpc.convert import chunks as convert
@@ -119,7 +120,12 @@ def methods() -> dict[str, tuple[MethodDescriptor, Any]]:
 def _made_service(kind: Any) -> Any:
     given: dict[str, Any] = {}
     for name in list(inspect.signature(kind).parameters):
-        known = {"pages": Pages(_KEY, Limits()), "limits": Limits(), "language": "simple"}
+        known = {
+            "pages": Pages(_KEY, Limits()),
+            "limits": Limits(),
+            "language": "simple",
+            "default_memory": DefaultMemory.NONE,
+        }
         given[name] = known.get(name) or (asyncio.Event() if name == "stopping" else _Anything())
     return kind(**given)
 

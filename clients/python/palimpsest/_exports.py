@@ -140,6 +140,7 @@ from palimpsest._values_log import (
     ChunkFilterOptions,
     ChunkKind,
     ChunkLabels,
+    DefaultMemory,
     Remembered,
     SessionInfo,
 )
@@ -184,6 +185,7 @@ __all__ = [
     "ContextForm",
     "CostReport",
     "DeadlineExceeded",
+    "DefaultMemory",
     "Diff",
     "Difference",
     "Edit",

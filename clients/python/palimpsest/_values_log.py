@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 from palimpsest._values_common import PositionRange
 
 ChunkKind = Literal["text", "message", "agent_step"]
+DefaultMemory = Literal["none", "general"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +27,8 @@ class SessionInfo:
     #: Changes with each update of the session; for `Session.update`.
     etag: str
     created_at: datetime
+    #: The memory that its first append makes if it has none by then.
+    default_memory: DefaultMemory = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _DefaultMemory:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DefaultMemoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DefaultMemory.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEFAULT_MEMORY_UNSPECIFIED: _DefaultMemory.ValueType  # 0
+    """The service's (PALIMPSEST_DEFAULT_MEMORY)."""
+    DEFAULT_MEMORY_NONE: _DefaultMemory.ValueType  # 1
+    """None."""
+    DEFAULT_MEMORY_GENERAL: _DefaultMemory.ValueType  # 2
+    """A PRISM memory with the id "default" and a general schema: facts by topic, people,
+    preferences, decisions, open questions and dated events.
+    """
+
+class DefaultMemory(_DefaultMemory, metaclass=_DefaultMemoryEnumTypeWrapper):
+    """Which memory the first append to a session makes."""
+
+DEFAULT_MEMORY_UNSPECIFIED: DefaultMemory.ValueType  # 0
+"""The service's (PALIMPSEST_DEFAULT_MEMORY)."""
+DEFAULT_MEMORY_NONE: DefaultMemory.ValueType  # 1
+"""None."""
+DEFAULT_MEMORY_GENERAL: DefaultMemory.ValueType  # 2
+"""A PRISM memory with the id "default" and a general schema: facts by topic, people,
+preferences, decisions, open questions and dated events.
+"""
+Global___DefaultMemory: _TypeAlias = DefaultMemory  # noqa: Y015
+
 class _SearchMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -112,6 +140,7 @@ class Session(_message.Message):
     CONTENT_BYTES_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    DEFAULT_MEMORY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Required. Unique within the tenant; chosen by the client."""
     language: _builtins.str
@@ -127,6 +156,12 @@ class Session(_message.Message):
     etag: _builtins.str
     """Changes with each update of the session itself; appending does not change it. In
     UpdateSession optional: the value that was read.
+    """
+    default_memory: Global___DefaultMemory.ValueType
+    """Optional. The memory that the first append makes, in its own transaction, if the
+    session has no memory by then; reads make none. UNSPECIFIED means the service's;
+    replies say which. It is never made again: not after its deletion, and it is NONE
+    once any memory was deleted before the first append.
     """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -148,10 +183,11 @@ class Session(_message.Message):
         content_bytes: _builtins.int = ...,
         etag: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        default_memory: Global___DefaultMemory.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "etag", b"etag", "head", b"head", "id", b"id", "language", b"language", "metadata", b"metadata"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "default_memory", b"default_memory", "etag", b"etag", "head", b"head", "id", b"id", "language", b"language", "metadata", b"metadata"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,8 +28,9 @@ if _version_not_supported:
 
 class SessionServiceStub(object):
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     def __init__(self, channel):
@@ -102,8 +103,9 @@ class SessionServiceStub(object):
 
 class SessionServiceServicer(object):
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     def CreateSession(self, request, context):
@@ -367,8 +369,9 @@ def add_SessionServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SessionService(object):
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     @staticmethod

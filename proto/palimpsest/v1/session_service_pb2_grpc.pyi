@@ -29,8 +29,9 @@ GRPC_VERSION: str
 
 class SessionServiceStub:
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     @_typing.overload
@@ -181,8 +182,9 @@ class SessionServiceStub:
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -329,8 +331,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Manages sessions and their logs. A session is the subject of memories: a user, a
-    project, a document or an agent run. It has one log of chunks and any number of memories.
-    Threads divide a log into conversations.
+    project, a document or an agent run. It has one log of chunks and any number of memories:
+    with no further word its first append makes one (`Session.default_memory`). Threads divide
+    a log into conversations.
     """
 
     @_abc_1.abstractmethod

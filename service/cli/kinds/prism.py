@@ -10,16 +10,15 @@ from service.cli.command import MAX_CHUNK_TOKENS, MAX_TOKENS, given
 from service.cli.files import read_schema
 from service.cli.kinds.kind import KindCommands, Model, Options, ReplyFormat, SkipFailures
 from service.cli.output import CommandError
+from service.domain.prism import default_memory
 
 MAX_LINGER_SECONDS = 3600.0
-
-#: The schema of a memory that `ingest` creates without one: it fits any text.
-DEFAULT_SCHEMA = '''class Notes:
-    """What the text says, by topic."""
-    topics: dict[str, list[str]]
-    """Sentences that make sense by themselves, keyed by what they are about."""
-'''
-DEFAULT_TASK = "Keep what the text says about each topic: definitions, rules and facts."
+#: What `ingest` creates without a schema: the default memory, in steps for long texts.
+GENERAL = {
+    "schema": default_memory.SCHEMA,
+    "task": default_memory.TASK,
+    "steps": default_memory.SPEC.steps.value,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,8 @@ class PrismKind(KindCommands):
     lingers = True
 
     async def ingest(self, session: Session, name: str, **settings: Any) -> Memory:
-        """Creates a memory, with a schema for any text if none is given."""
-        general = {} if "schema" in settings else {"schema": DEFAULT_SCHEMA, "task": DEFAULT_TASK}
+        """Creates a memory; the default one if no schema is given."""
+        general = {} if "schema" in settings else GENERAL
         return await self.create(session, name, **{"chunk_tokens": 1000, **general, **settings})
 
     async def rebuild(

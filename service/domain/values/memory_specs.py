@@ -69,6 +69,14 @@ class OnFailure(StrEnum):
     SKIP = "skip"
 
 
+class DefaultMemory(StrEnum):
+    """Which memory the first append to a session makes, if the session has none by then."""
+
+    NONE = "none"
+    #: That of `service.domain.prism.default_memory`.
+    GENERAL = "general"
+
+
 class HasSpec(Protocol):
     """A memory, or what stands for one."""
 

@@ -38,9 +38,24 @@ def revise(prompt: Prompt) -> str:
     # A NUL can be in a text and not in a memory.
     text = "\n\n".join(prompt.texts("TEXT")).replace("\0", " ")
     for topic in topics(text, prompt.plain("TASK").replace("It serves this question:", "")):
-        for at, value in _add(held, fill(schema, schema, "", topic), topic.name, Path()):
+        for at, value in _add(held, _filled(schema, topic), topic.name, Path()):
             changes.append({"op": "add", "path": str(at), "value": canonical(value)})
     return canonical({"changes": changes})
+
+
+def _filled(schema: dict[str, Any], topic: Topic) -> dict[str, Any]:
+    """Fills a memory with a topic; of several dicts of one type only the first.
+
+    It does not know which of them is meant, and would note the same in each.
+    """
+    filled: dict[str, Any] = fill(schema, schema, "", topic)
+    types: list[Json] = []
+    for field, node in schema["properties"].items():
+        kind = {key: value for key, value in node.items() if key != "description"}
+        if "additionalProperties" in kind and kind in types:
+            filled.pop(field, None)
+        types.append(kind)
+    return filled
 
 
 def _add(

@@ -8,7 +8,7 @@ transaction has locked waits in a commit of its own.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -48,6 +48,8 @@ _log = structlog.get_logger("palimpsest.append")
 GROUP_CHUNKS = 1024
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
+#: Is called in the transaction of the first append to sessions that want a memory, before it.
+FirstAppended = Callable[[Transaction, Sequence[UUID]], Awaitable[None]]
 #: How often a group reads its request ids again that calls of other methods keep taking.
 REQUEST_REREADS = 3
 
@@ -61,7 +63,10 @@ class Appender:
         wake_ups: WakeUps,
         token_key: bytes,
         limits: Limits,
+        first: FirstAppended | None = None,
     ) -> None:
+        """`first` makes the default memories of sessions; None: they get none."""
+        self._first = first
         self._database = database
         self._wake_ups = wake_ups
         self._token_key = token_key
@@ -242,6 +247,9 @@ class Appender:
         if last is None or any(entry.producer != producer for entry in entries):
             return None
         session, known = last
+        if not session.head:
+            # The first append may have to make a memory.
+            return None
         group = AppendGroup(sessions={producer[0]: session}, producers={producer: known}, stored={})
         try:
             for entry in entries:
@@ -288,6 +296,9 @@ class Appender:
                     self._door.forget(entry.submission.session_key)
                 metrics.refused(refusal)
                 group.refused[entry.done] = refusal
+        begun = group.appended_to(locked.unbegun)
+        if begun and self._first is not None:
+            await self._first(tx, begun)
         woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
         await tx.commit()
         self._wake_ups.add(woken)

@@ -1,7 +1,7 @@
 """Collects what one transaction of a group commit writes: submissions, and states after them."""
 
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -120,6 +120,13 @@ class AppendGroup:
     def has_writes(self) -> bool:
         """Returns whether there is anything new in it, be it only an epoch."""
         return bool(self.chunks or self.raised)
+
+    def appended_to(self, sessions: Collection[UUID]) -> Sequence[UUID]:
+        """Returns those of `sessions` that get chunks."""
+        if not sessions:
+            return ()
+        keys = {new.producer[0] for new in self.chunks}
+        return [key for key in sessions if key in keys]
 
     def writes(
         self,

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput
+from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log.chunk_filter import ChunkFilter
@@ -35,6 +36,7 @@ async def create(
     *,
     language: str,
     metadata: Mapping[str, str] | None = None,
+    default_memory: DefaultMemory = DefaultMemory.NONE,
 ) -> StoredSession:
     """Creates a session that is searched in `language`. Raises AlreadyExists, Conflict,
     InvalidInput."""
@@ -48,7 +50,7 @@ async def create(
                 field="session.language",
             )
         key = session_key(tenant_id, name)
-        made = await sessions.create(tx, key, name, language, metadata)
+        made = await sessions.create(tx, key, name, language, metadata, default_memory)
         is_going = made is None and await deleting.is_being_removed(tx, key, key)
         if is_going:
             raise being_deleted("session", name)

@@ -18,6 +18,11 @@ from tests.support.guides import section
 PAGE = section("prism", "How a PRISM memory works")
 
 
+def default_fields() -> list[str]:
+    """Returns the fields of the default memory that the guide has."""
+    return re.findall(r"^\| `(\w+)` \|", section("prism", "The default memory"), re.MULTILINE)
+
+
 def cells() -> dict[str, str]:
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", PAGE, re.MULTILINE)
     return {name.strip("`"): value for name, value in rows}
@@ -57,5 +62,8 @@ def test_the_defaults_are_those_of_the_code() -> None:
     seconds = f"{Config().message_linger_seconds:g}"
     assert said["linger"] == f"{seconds} s for messages"
     assert f"(`PALIMPSEST_MESSAGE_LINGER_SECONDS`, {seconds};" in PAGE
+    assert f"`PALIMPSEST_SMALL_TALK_TOKENS` ({Config().small_talk_tokens})" in PAGE
+    longest = f"{Config().small_talk_linger_seconds:g}"
+    assert f"`PALIMPSEST_SMALL_TALK_LINGER_SECONDS` ({longest})" in PAGE
     for name in ("encoding", "operations", "coercion", "reply_format"):
         assert said[name] == f"`{getattr(spec, name).value}`"

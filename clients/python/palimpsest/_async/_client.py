@@ -111,6 +111,7 @@ class Client(Resource):
         exist_ok: bool = False,
         language: str = "",
         metadata: Mapping[str, str] | None = None,
+        default_memory: bool | None = None,
         request_id: str = "",
     ) -> "Session":
         """Creates a session.
@@ -118,15 +119,21 @@ class Client(Resource):
         With `exist_ok` an existing session is used, unless its language differs from a given
         `language`; its metadata stays unchanged. `language` is the language of the text search:
         "english", "german", "simple" (words as they are) …; empty: the service's default.
-        `metadata` has at most 16 keys and values of your own, which no model sees. For 24 hours
-        the same `request_id` returns the first result and does nothing.
+        `metadata` has at most 16 keys and values of your own, which no model sees.
+        `default_memory`: whether the first append makes a memory "default" if there is none by
+        then; None: as the service's setting says. For 24 hours the same `request_id` returns the
+        first result and does nothing.
 
         Raises AlreadyExists, InvalidArgument, TypeError, ValueError, and Aborted (BEING_DELETED)
         while the rows of a deleted session with this id are being removed.
         """
         session = Session(self._connection, id)
         await session.create(
-            exist_ok=exist_ok, language=language, metadata=metadata, request_id=request_id
+            exist_ok=exist_ok,
+            language=language,
+            metadata=metadata,
+            default_memory=default_memory,
+            request_id=request_id,
         )
         return session
 

@@ -45,13 +45,19 @@ class SessionLog(Resource):
         exist_ok: bool = False,
         language: str = "",
         metadata: Mapping[str, str] | None = None,
+        default_memory: bool | None = None,
         request_id: str = "",
     ) -> None:
         """Creates the session. See `Client.create_session`."""
+        made = "general" if default_memory else "none"
         request = message_of(
             session_service_pb2.CreateSessionRequest,
             session=message_of(
-                session_service_pb2.Session, id=self.id, language=language, metadata=metadata
+                session_service_pb2.Session,
+                id=self.id,
+                language=language,
+                metadata=metadata,
+                default_memory=None if default_memory is None else made,
             ),
             request_id=request_id,
         )
