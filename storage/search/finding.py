@@ -15,7 +15,9 @@ from storage.log.chunks import CHUNK_COLUMNS, logged_of
 from storage.log.pages import CHUNK_BYTES
 from storage.log.ranges import OF_THREADS, Range, of_threads
 
-#: Distinct words of a query that count, the first ones.
+#: Distinct words of a query that count: of more, the longest, which are the rarest as a rule. The
+#: first ones of a long question are what is to be done, and the last ones of code are its common
+#: words.
 MAX_WORDS = 64
 
 
@@ -46,8 +48,11 @@ class SearchPlace:
 _PLACE = f"""
 SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.language,
     coalesce(nullif(s.words_failure, ''), s.index_failure) AS failure,
-    ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
-          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}) AS words,
+    ARRAY(SELECT lexeme FROM (
+              SELECT lexeme, positions[1] AS at
+              FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
+              ORDER BY char_length(lexeme) DESC, at, lexeme LIMIT {MAX_WORDS}
+          ) AS kept ORDER BY at, lexeme) AS words,
     (SELECT coalesce(max(last_position), 0) FROM posting_block b
      WHERE b.session_key = s.session_key) AS listed_position,
     s.incarnation

@@ -39,7 +39,7 @@ def test_the_guide_prints_what_it_says(address: str) -> None:
 
 def test_the_figures_are_those_of_the_code() -> None:
     page = " ".join(PAGE.split())
-    assert f"its first {MAX_WORDS} distinct words" in page
+    assert f"{MAX_WORDS} distinct words count: of more, the longest" in page
     assert f"up to {EXACT_VECTORS:,} vectors" in page
     assert f"name {DEPTH} chunks each" in page
     assert f"the mean of its {LEADERS} best, and at least {MIN_LEAD}" in page
