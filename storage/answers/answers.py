@@ -80,6 +80,8 @@ class Chosen:
     browsing: BrowseRequest | None = None
     #: Events of the answer up to the one with this choice; those of the reader follow.
     events: int = 1
+    #: What is read where this has no answer; None: for a memory the log, for the log nothing.
+    otherwise: "Chosen | None" = None
 
 
 #: Its JSON form in the column `chosen`.

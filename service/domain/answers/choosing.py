@@ -1,7 +1,8 @@
 """Chooses the reader of a question and the memory that it reads, and says why.
 
 A table has tiers of ways for each subject that task understanding names. The first tier with a
-possible way counts, and in it the way with the lowest price, estimated from sizes alone.
+possible way counts, and in it the way with the lowest price, estimated from sizes alone. A fact is
+looked up by a search, and in a memory only where that has no answer.
 """
 
 import math
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from service.domain.answers.browse.prompts import LEAST_RANKED_TOKENS
 from service.domain.answers.browse.spec import (
     BrowseOption,
     BrowseRequest,
@@ -41,10 +43,20 @@ HYBRID_LEAVES = 4
 #: Which ways serve what a question is about, the better tiers first.
 RULES: Mapping[QuerySubject, tuple[tuple[Way, ...], ...]] = {
     QuerySubject.STATE: ((Way.CONTEXT, Way.PRISM), (Way.RANK, Way.SCAN, Way.TREE)),
-    QuerySubject.FACT: ((Way.TREE, Way.RANK, Way.PRISM), (Way.LEVELS,)),
+    # What stands in few places is looked up: a way down a tree reads more, and is lost where no
+    # single leaf answers. A tree is read where the search has no answer.
+    QuerySubject.FACT: ((Way.RANK, Way.PRISM), (Way.TREE, Way.LEVELS)),
     QuerySubject.OVERVIEW: ((Way.TREE, Way.PRISM, Way.ALL), (Way.CONTEXT,)),
+    QuerySubject.CODE: ((Way.RANK, Way.SCAN), (Way.CONTEXT,)),
+}
+#: The same while a search would leave chunks out.
+RULES_WITHOUT_INDEX = {
+    **RULES,
+    QuerySubject.FACT: ((Way.TREE, Way.PRISM), (Way.RANK, Way.LEVELS)),
     QuerySubject.CODE: ((Way.SCAN,), (Way.CONTEXT,)),
 }
+#: Where a search has no answer to a fact, one of these may.
+AFTER_SEARCH = (Way.PRISM, Way.TREE)
 _ABOUT = {
     QuerySubject.STATE: "how things are now",
     QuerySubject.FACT: "a fact",
@@ -97,6 +109,8 @@ class SessionFacts:
     browsing: BrowseRequest | None = None
     #: Whether the log can be browsed.
     browses: bool = True
+    #: Chunks that no search reads yet: they are not indexed, and too many to be read without.
+    unsearched: int = 0
     #: Prices of the model that browses.
     prices: ModelPrices | None = None
 
@@ -114,6 +128,8 @@ class Choice:
     reason: str
     #: Tokens of prompts and replies.
     expected_tokens: int
+    #: What is read where this has no answer; None: for a memory the log, for the log nothing.
+    otherwise: "Choice | None" = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,9 +187,25 @@ def choose(facts: SessionFacts, understanding: Understanding) -> Choice:
         return Choice(
             reader=ReaderName.WHOLE, reason=f"{reason}.", expected_tokens=facts.log_tokens
         )
-    best, others = _best(candidates, understanding.subject)
+    best, others = _best(candidates, facts, understanding.subject)
     reason = _reason(best, others, facts, understanding)
-    return _chosen(best, facts, understanding, reason)
+    choice = _chosen(best, facts, understanding, reason)
+    if best.way is Way.RANK and understanding.subject is QuerySubject.FACT:
+        return replace(choice, otherwise=_after_search(candidates, facts, understanding))
+    return choice
+
+
+def _after_search(
+    candidates: Sequence[ReaderCandidate], facts: SessionFacts, understanding: Understanding
+) -> Choice | None:
+    """Returns the memory that is read where the search has no answer; None: there is none."""
+    able = [one for one in candidates if one.way in AFTER_SEARCH]
+    if not able:
+        return None
+    best, _ = _cheapest(able)
+    return _chosen(
+        best, facts, understanding, f"The search has no answer; so {_name(best)} is read."
+    )
 
 
 def fallback(facts: SessionFacts, why: str) -> Choice:
@@ -191,10 +223,11 @@ def fallback(facts: SessionFacts, why: str) -> Choice:
 
 
 def _best(
-    candidates: Sequence[ReaderCandidate], subject: QuerySubject
+    candidates: Sequence[ReaderCandidate], facts: SessionFacts, subject: QuerySubject
 ) -> tuple[ReaderCandidate, list[ReaderCandidate]]:
     """Returns the best way, and those that it was compared with."""
-    for tier in RULES[subject]:
+    rules = RULES_WITHOUT_INDEX if facts.unsearched else RULES
+    for tier in rules[subject]:
         able = [one for way in tier for one in candidates if one.way is way]
         if able:
             return _cheapest(able)
@@ -254,17 +287,26 @@ def _of_log(facts: SessionFacts, understanding: Understanding) -> list[ReaderCan
     ways = [way for way in (Way.RANK, Way.ALL, Way.SCAN) if _option(way, understanding) in allowed]
     if not ways:
         ways = [_way(understanding.option)]
-    pieces = max(math.ceil(facts.log_tokens / (PIECE_SHARE * request.window_tokens)), 1)
+    room = PIECE_SHARE * request.window_tokens
+    pieces = max(math.ceil(facts.log_tokens / room), 1)
     found = []
     for way in ways:
-        read = {
-            Way.RANK: min(request.pieces, pieces),
-            Way.ALL: pieces,
-            Way.SCAN: math.ceil(EXPECTED_SCAN * pieces),
-        }[way]
-        tokens = min(int(read * PIECE_SHARE * request.window_tokens), facts.log_tokens)
-        found.append(_candidate(way, None, tokens, read + 1, facts.prices))
+        if way is Way.RANK:
+            calls, tokens = _ranked(request, room)
+        else:
+            read = pieces if way is Way.ALL else math.ceil(EXPECTED_SCAN * pieces)
+            calls, tokens = read + 1, int(read * room)
+        found.append(_candidate(way, None, min(tokens, facts.log_tokens), calls, facts.prices))
     return found
+
+
+def _ranked(request: BrowseRequest, room: float) -> tuple[int, int]:
+    """Returns the calls and the tokens of text that reading what retrieval names takes.
+
+    The pieces are so small that they have room in one prompt, if that is possible.
+    """
+    least = request.pieces * LEAST_RANKED_TOKENS
+    return (1, int(room)) if least <= room else (request.pieces + 1, least)
 
 
 def _candidate(
@@ -350,6 +392,8 @@ def _reason(
     if others:
         costs += " against " + ", ".join(f"{one.tokens:,} for {_name(one)}" for one in others)
     parts.append(f"{_name(best)} is read, {costs}")
+    if facts.unsearched:
+        parts.append(f"no search reads {facts.unsearched:,} of its chunks yet")
     return "; ".join([*parts, *_problems(facts)]) + "."
 
 

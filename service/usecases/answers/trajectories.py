@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 
 from service.domain.answers.replaying import NotReplayable, own_events, prompts_of
-from service.domain.answers.trajectory import Action, Event
+from service.domain.answers.trajectory import Action, Event, EventKind
 from service.domain.memories.specs import kinds_read_by
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelRequest
@@ -147,6 +147,9 @@ class Trajectories:
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
             key = asked.session_key, asked.answer_id
             events = own_events(await trajectories.list_events(tx, key, before), before)
+        if any(event.kind is EventKind.CHOICE for event in events):
+            # A second reader gave the answer: the moves of the first are none to learn from.
+            return ()
         try:
             replay = self._browsing if asked.asked_memory is None else self._navigation
             flow, fetch = await replay(tenant_id, asked, events)

@@ -337,17 +337,17 @@ async def browsed(
     return made, events, browser
 
 
-async def test_code_is_browsed_from_its_end(database: Database) -> None:
+async def test_code_is_looked_up_in_the_log(database: Database) -> None:
     rows = await make_state(database, STEPS)
     item = await ask(database, rows.head)
     made, events, browser = await browsed(rows, Script(reply=says("code")), item)
     assert (made.text, told(events)) == (
         "browsed",
-        [(1, "choice", "dciso, scan"), (2, "end", "browsed")],
+        [(1, "choice", "dciso, rank"), (2, "end", "browsed")],
     )
     (asked,) = browser.asked
     assert asked.browsing is not None
-    assert (asked.browsing.option, asked.browsing.order.value) == (BrowseOption.SCAN, "backward")
+    assert asked.browsing.option is BrowseOption.RANK
     assert asked.browsing.rewritten_query == "The red key?"
     assert (asked.asked_memory, asked.revision, asked.applied_position) == (None, 0, 3)
 
@@ -390,3 +390,43 @@ async def test_the_first_reader_says_that_none_finds_it(database: Database) -> N
     assert (made.text, made.no_answer) == ("", NoAnswer.NOT_FOUND)
     assert made.failure == "There is no answer in the working context."
     assert len(events) == 3
+
+
+async def test_a_fact_is_looked_for_in_a_tree_where_the_search_has_no_answer(
+    database: Database,
+) -> None:
+    await tree_rows.make_tree(database, test_navigate.LEAVES, tail=test_navigate.TAIL)
+    item = await ask(database, 5, query="What of the cat?")
+    moves = test_navigate.Moves("king", answer="It brought partridges.")
+
+    def reply(ask: ModelRequest, number: int) -> str:
+        if ask.template == UNDERSTAND:
+            return str(says("fact")(ask, number))
+        is_move = isinstance(content_of(ask), TriageContent | LeafContent)
+        return moves(ask, number) if is_move else '{"action": "null", "text": ""}'
+
+    def fails_late(ask: ModelRequest, number: int) -> str:
+        if isinstance(content_of(ask), LeafContent):
+            raise ModelFailure("it is away", retryable=True)
+        return reply(ask, number)
+
+    script = Script(reply=fails_late)
+    await answerer(database, gateway(script, database), NEVER_WHOLE).make(item)
+    stored, before = await read_told(database, item)
+    assert (stored.status, before[-1].kind) == ("pending", EventKind.RETRIEVAL)
+    # Another worker does not pay again for what found nothing.
+    again = Script(reply=reply)
+    await answerer(database, gateway(again, database), NEVER_WHOLE).make(item)
+    stored, events = await read_told(database, item)
+    assert (stored.status, stored.text) == ("complete", "It brought partridges.")
+    assert events[: len(before)] == before
+    assert {type(content_of(one)) for one in again.asked} <= {LeafContent, TriageContent}
+    choices = [one for one in events if one.kind is EventKind.CHOICE]
+    assert [one.text for one in choices] == ["dciso, rank", "memwalker of t"]
+    assert choices[1].reasoning == "The search has no answer; so the tree 't' is read."
+    assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
+    assert stored.chosen is not None
+    assert stored.chosen.reader is ReaderName.DCISO, "the first choice stays"
+    assert stored.citations
+    # The moves of the first reader found nothing: they are none to learn from.
+    assert [one async for one in served(database).export(DEFAULT_TENANT, "s", "")] == []

@@ -7,8 +7,9 @@ from typing import Any
 from service.domain.answers.browse.spec import BrowseOption
 from service.domain.answers.trajectory import EventKind
 from service.domain.search.reranking import NoOrder
+from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.answers.readers.ranks import SearchRanks
-from service.usecases.search.search import Searcher
+from service.usecases.search.search import Searcher, SearchQuery
 from storage.engine.database import Database
 from tests.integration.answers.test_browse import TEXTS
 from tests.integration.support.asked import WINDOW, Words, ask_log
@@ -94,3 +95,33 @@ async def test_of_one_long_chunk_the_piece_that_has_the_words_is_read(database: 
     assert shown[0] != "p.1"
     assert "The otter sings." in stored.text
     assert {one.node_id for one in stored.citations} <= set(shown)
+
+
+#: More words than a search takes, before the code that it is about.
+CODE_QUESTION = (
+    "Complete the code below.\n\nKeep to these rules: "
+    + " ".join(f"r{number}" for number in range(80))
+    + "\n\ndef report(readings):\n    for reading in readings:\n        show(convert_fahrenheit("
+)
+
+
+async def test_a_question_of_many_lines_is_retrieved_as_the_search_ranks_it(
+    database: Database,
+) -> None:
+    texts = [f"def function_{number}(value):\n    return value + {number}" for number in range(40)]
+    texts[22] = "def convert_fahrenheit(reading):\n    return reading * 9 / 5 + 32"
+    await write(database, texts)
+    # What task understanding makes of such a question is often no more than its first line.
+    how = {"window_tokens": 2048, "word": "convert", "rewritten_query": "complete the code"}
+    stored, shown = await ranked(database, Orders(), CODE_QUESTION, up_to=40, **how)
+    assert {one.position for one in stored.citations} == {23}
+    assert "def convert_fahrenheit" in stored.text
+    # The piece of the chunk that a client's search and recall rank first comes first.
+    searcher = Searcher(database, None, Orders().order, CONFIG)
+    page = await searcher.find(DEFAULT_TENANT, "s", SearchQuery(query=CODE_QUESTION))
+    assert page.found[0].position == 23
+    (cited,) = {one.node_id for one in stored.citations}
+    assert shown[0] == cited
+    line = CODE_QUESTION.partition("\n")[0]
+    by_line = await searcher.find(DEFAULT_TENANT, "s", SearchQuery(query=line))
+    assert 23 not in {one.position for one in by_line.found}

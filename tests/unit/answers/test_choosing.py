@@ -19,6 +19,8 @@ from service.domain.answers.browse.spec import (
 )
 from service.domain.answers.choosing import (
     HYBRID_LEAVES,
+    PROMPT_TOKENS,
+    REPLY_TOKENS,
     Choice,
     MemoryFacts,
     SessionFacts,
@@ -86,17 +88,17 @@ def taken(choice: Choice) -> str:
         (QuerySubject.STATE, (NOTES, BOOK, RUN), "prism notes"),
         (QuerySubject.STATE, (BOOK, RUN), "pcc run"),
         (QuerySubject.STATE, (NOTES, replace(RUN, shown_tokens=500)), "pcc run"),
-        (QuerySubject.STATE, (BOOK,), "memwalker book"),
+        (QuerySubject.STATE, (BOOK,), "dciso rank forward"),
         (QuerySubject.STATE, (), "dciso rank forward"),
         (QuerySubject.FACT, (NOTES, BOOK, RUN), "prism notes"),
-        (QuerySubject.FACT, (BOOK, RUN), "memwalker book"),
+        (QuerySubject.FACT, (BOOK, RUN), "dciso rank forward"),
         (QuerySubject.FACT, (NOTES, RUN), "prism notes"),
         (QuerySubject.FACT, (replace(NOTES, shown_tokens=50_000), RUN), "dciso rank forward"),
-        (QuerySubject.FACT, (replace(BOOK, leaf_tokens=50_000),), "dciso rank forward"),
+        (QuerySubject.FACT, (replace(BOOK, levels=1, shown_tokens=9),), "dciso rank forward"),
         (QuerySubject.OVERVIEW, (NOTES, BOOK, RUN), "prism notes"),
         (QuerySubject.OVERVIEW, (BOOK, RUN), "memwalker book"),
         (QuerySubject.OVERVIEW, (RUN,), "dciso independent forward"),
-        (QuerySubject.CODE, (NOTES, BOOK, RUN), "dciso scan backward"),
+        (QuerySubject.CODE, (NOTES, BOOK, RUN), "dciso rank forward"),
     ],
 )
 def test_what_a_question_is_about_decides(
@@ -107,9 +109,59 @@ def test_what_a_question_is_about_decides(
     assert taken(choose(session, about(subject))) == expected
 
 
-def test_a_small_log_is_scanned_from_its_end_for_how_things_are() -> None:
-    session = replace(LOG, log_tokens=5000)
-    assert taken(choose(session, about(QuerySubject.STATE))) == "dciso scan backward"
+@pytest.mark.parametrize("subject", [QuerySubject.STATE, QuerySubject.CODE])
+def test_without_retrieval_the_log_is_scanned_from_its_end(subject: QuerySubject) -> None:
+    request = BrowseRequest(actions=ALL_ACTIONS - {BrowseAction.RETRIEVE})
+    understood = about(subject, option=BrowseOption.SCAN)
+    assert taken(choose(replace(LOG, browsing=request), understood)) == "dciso scan backward"
+
+
+@pytest.mark.parametrize(
+    ("subject", "memories", "expected"),
+    [
+        (QuerySubject.FACT, (BOOK,), "memwalker book"),
+        (QuerySubject.FACT, (NOTES, BOOK), "prism notes"),
+        (QuerySubject.FACT, (RUN,), "dciso rank forward"),
+        (QuerySubject.CODE, (BOOK,), "dciso scan backward"),
+    ],
+)
+def test_while_a_search_leaves_chunks_out_others_are_preferred(
+    subject: QuerySubject, memories: tuple[MemoryFacts, ...], expected: str
+) -> None:
+    choice = choose(facts(*memories, unsearched=1234), about(subject))
+    assert taken(choice) == expected
+    assert "; no search reads 1,234 of its chunks yet." in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("subject", "memories", "expected"),
+    [
+        (QuerySubject.FACT, (BOOK, RUN), "memwalker book"),
+        (QuerySubject.FACT, (replace(NOTES, shown_tokens=5000), BOOK), "prism notes"),
+        (QuerySubject.FACT, (RUN,), None),
+        (QuerySubject.FACT, (replace(BOOK, stopped="is stalled"),), None),
+        # No leaf of a tree has what code goes on with.
+        (QuerySubject.CODE, (BOOK,), None),
+        (QuerySubject.OVERVIEW, (BOOK,), None),
+    ],
+)
+def test_where_the_search_has_no_answer_a_memory_is_read(
+    subject: QuerySubject, memories: tuple[MemoryFacts, ...], expected: str | None
+) -> None:
+    choice = choose(facts(*memories), about(subject))
+    second = choice.otherwise
+    assert (None if second is None else taken(second)) == expected
+    if second is not None:
+        assert taken(choice) == "dciso rank forward"
+        assert second.reason.startswith("The search has no answer; so the ")
+
+
+def test_what_retrieval_names_has_room_in_one_prompt() -> None:
+    choice = choose(facts(), about(QuerySubject.FACT))
+    assert choice.expected_tokens == 2457 + PROMPT_TOKENS + REPLY_TOKENS
+    many = BrowseRequest(option=BrowseOption.RANK, pieces=100)
+    choice = choose(facts(browsing=many), about(QuerySubject.FACT))
+    assert choice.expected_tokens == 12_800 + 101 * (PROMPT_TOKENS + REPLY_TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +259,7 @@ def test_the_price_breaks_ties_and_not_the_tokens() -> None:
 
 
 def test_a_fact_begins_at_leaves_that_retrieval_names() -> None:
-    choice = choose(facts(BOOK), about(QuerySubject.FACT))
+    choice = choose(facts(BOOK, browses=False), about(QuerySubject.FACT))
     assert choice.navigation == NavigationRequest(hybrid_leaves=HYBRID_LEAVES)
     choice = choose(facts(BOOK), about(QuerySubject.OVERVIEW))
     assert choice.navigation == NavigationRequest()

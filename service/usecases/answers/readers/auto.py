@@ -33,7 +33,9 @@ class AutoReader:
         self._reader_of = reader_of
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """Answers by the chosen reader; where a memory has no answer, or guesses, by browsing.
+        """Answers by the chosen reader; where that has no answer, or guesses, by a second one.
+
+        After a memory that is browsing; after a search for a fact it is a memory.
 
         The first choice is stored and stays: made again after a failure, the answer is
         read by the same reader at the same place. Raises ModelFailure, TextTooLong.
@@ -43,11 +45,12 @@ class AutoReader:
         if not missed:
             assert made is not None, "what fails with the log itself is raised"
             return made
-        again = await self._choose_again(item, asked, missed)
+        again = await self._choose_again(item, asked, chosen, missed)
         found, _ = await self._read(item, asked, again)
-        assert found is not None, "what fails with the log itself is raised"
-        if made is None:
-            return found
+        if made is None or found is None:
+            either = made or found
+            assert either is not None, "what fails with the log itself is raised"
+            return either
         # Later events follow those of both.
         best = found if _worth(found) > _worth(made) else made
         return replace(best, events=max(made.events, found.events))
@@ -84,7 +87,8 @@ class AutoReader:
     ) -> tuple[MadeAnswer | None, str]:
         """Returns the chosen reader's answer, and why browsing might find more; else ""."""
         told = as_chosen(asked, chosen, None)
-        is_last = chosen.reader in _OF_LOG or not self._known.browses
+        of_log = chosen.reader in _OF_LOG
+        is_last = chosen.otherwise is None and (of_log or not self._known.browses)
         if chosen.memory_id is not None:
             async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
                 stored = await memories.get(tx, asked.session_key, chosen.memory_id)
@@ -93,19 +97,26 @@ class AutoReader:
         try:
             made = await self._reader_of(told).answer(item, told)
         except TextTooLong:
-            if is_last:
+            if is_last or of_log:
                 raise
             return None, f"Memory {chosen.memory_name!r} does not fit the window of its model"
         if not is_last and (made.no_answer in _MISSED or made.guessed or not made.rests):
             return made, f"Memory {chosen.memory_name!r} has no answer"
         return made, ""
 
-    async def _choose_again(self, item: WorkItem, asked: StoredAnswer, why: str) -> Chosen:
-        """Chooses browsing, with events after those of the reader that found nothing."""
-        gathered = await self._gather(item, asked)
+    async def _choose_again(
+        self, item: WorkItem, asked: StoredAnswer, first: Chosen, why: str
+    ) -> Chosen:
+        """Chooses what the first choice names, else browsing.
+
+        Its events follow those of the reader that found nothing.
+        """
         events = await self._kit.calls.next_ordinal(item, asked, EventKind.CHOICE, after=1)
-        choice = fallback(gathered.facts, why)
-        chosen = _chosen(choice, asked, gathered, events=events)
+        if first.otherwise is not None:
+            chosen = replace(first.otherwise, events=events)
+        else:
+            gathered = await self._gather(item, asked)
+            chosen = _chosen(fallback(gathered.facts, why), asked, gathered, events=events)
         await self._kit.calls.record(item, asked, _event(chosen, None))
         return chosen
 
@@ -153,6 +164,7 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
         navigation=choice.navigation,
         browsing=choice.browsing,
         events=events,
+        otherwise=choice.otherwise and _chosen(choice.otherwise, asked, gathered, events=events),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 import structlog
 
@@ -79,10 +80,10 @@ def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
     """Returns the pieces that retrieval named, each time it was asked, as the events have it.
 
     Of a retrieval on the way only those that were still to be read, which does not change
-    what is read.
+    what is read. A choice ends them: another reader's retrieval names leaves.
     """
     found: list[tuple[str, ...]] = []
-    for event in events:
+    for event in takewhile(lambda one: one.kind is not EventKind.CHOICE, events):
         if event.kind is EventKind.RETRIEVAL:
             found.append(event.shown)
         elif event.kind is EventKind.PIECE and event.action is Action.RETRIEVE:

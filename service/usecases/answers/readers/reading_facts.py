@@ -18,6 +18,8 @@ from storage.engine.database import Transaction
 from storage.log import sessions
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
+from storage.search.finding import read_index_progress
+from storage.search.words import TAIL_CHUNKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     model = asked.wanted_model or known.kit.config.model
     # Too many where there is much metadata, which no model reads: it only orders the choices.
     log_tokens = -(-session.content_bytes // TOKEN_BYTES)
+    progress = (await read_index_progress(tx, [key]))[key]
     facts = SessionFacts(
         head=head,
         log_tokens=log_tokens,
@@ -62,6 +65,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
         navigation=asked.navigation,
         browsing=asked.browsing,
         browses=known.browses,
+        unsearched=max(head - progress.indexed_position - TAIL_CHUNKS, 0),
         prices=known.prices(model) if known.prices else None,
     )
     return Gathered(facts=facts, memories={one.memory_id: one for one in stored})
