@@ -21,7 +21,7 @@ NAMED_NODES = 12
 #: Why there is no answer, after "no answer: ".
 NO_ANSWER = {
     "unreadable": "three replies in a row made no sense",
-    "not_found": "nothing is left that could hold it",
+    "not_found": "nothing that was read holds it",
     "step_limit": "the model calls are used up",
     "empty": "there is no text yet",
 }
@@ -93,6 +93,8 @@ def _move(event: TrajectoryEvent) -> str:
             return f"remembers: {text}"
         case "merge", "answer":
             return f"= of the answers of {named(event.shown)}: {text}"
+        case "merge", "revert":
+            return f"↑ {named(event.shown)} do not say it together"
         case _, "enter":
             return f"→ {named(event.targets)}"
         case _, "revert":

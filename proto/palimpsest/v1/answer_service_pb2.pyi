@@ -253,7 +253,8 @@ class NavigationOptions(_message.Message):
     """Optional. How many nodes are explored at once; at most 8; 0 means 1."""
     max_calls: _builtins.int
     """Optional. The most model calls, up to 1,000; 0 means 50. When they are used up there
-    is no answer (STEP_LIMIT).
+    is no answer (STEP_LIMIT). A navigation may end earlier: after as many calls as the
+    depth of its tree allows (NOT_FOUND).
     """
     def __init__(
         self,
@@ -590,7 +591,9 @@ class TrajectoryEvent(_message.Message):
         KIND_WORKING_MEMORY: TrajectoryEvent._Kind.ValueType  # 4
         """The model shortened the working memory."""
         KIND_MERGE: TrajectoryEvent._Kind.ValueType  # 5
-        """The model chose among the answers of several leaves."""
+        """The model chose among the answers of several leaves, or read the leaves in `shown`
+        together.
+        """
         KIND_END: TrajectoryEvent._Kind.ValueType  # 6
         """The reader ended."""
         KIND_CHOICE: TrajectoryEvent._Kind.ValueType  # 7
@@ -620,7 +623,9 @@ class TrajectoryEvent(_message.Message):
     KIND_WORKING_MEMORY: TrajectoryEvent.Kind.ValueType  # 4
     """The model shortened the working memory."""
     KIND_MERGE: TrajectoryEvent.Kind.ValueType  # 5
-    """The model chose among the answers of several leaves."""
+    """The model chose among the answers of several leaves, or read the leaves in `shown`
+    together.
+    """
     KIND_END: TrajectoryEvent.Kind.ValueType  # 6
     """The reader ended."""
     KIND_CHOICE: TrajectoryEvent.Kind.ValueType  # 7

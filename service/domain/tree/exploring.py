@@ -13,6 +13,22 @@ from dataclasses import dataclass, field
 from service.domain.prompting.flows import ModelReply
 from service.domain.tree.nodes import NodeView
 
+#: Ways from the root to a leaf that an exploration may take calls for …
+WAYS = 4
+#: … and calls besides. Together with the ways they read all of a small tree, eight leaves below one
+#: root, and leave one call for reading leaves together.
+SPARE_CALLS = 9
+
+
+def most_calls(depth: int, *, beam: int, first_leaves: int) -> int:
+    """Returns the model calls after which a navigation ends; `depth` is the root's level.
+
+    It rises with the depth of a tree, not with its leaves: a question that no single leaf answers
+    would have all of them read. Going down takes `depth` + 1 calls, the leaf's included,
+    and going back up at most as many. `first_leaves` are read before it goes down.
+    """
+    return beam * WAYS * (depth + 1) + first_leaves + SPARE_CALLS
+
 
 @dataclass(slots=True, eq=False)
 class VisitedNode:

@@ -3,19 +3,25 @@
 At an inner node the model sees the summaries of its children and goes down to one of them,
 or back up; at a leaf it reads the text and answers, or goes back up. Beyond the paper it
 may go down to several at once (`beam`), and begin with leaves that retrieval names
-(`hybrid_leaves`). Which event carries which action:
+(`hybrid_leaves`). It ends after as many calls as the depth of the tree allows (`most_calls`).
+The last one shows the leaves that were read together: they may say what no single one says.
+
+Which event carries which action:
 
 - RETRIEVAL: NONE. TRIAGE: ENTER, REVERT or INVALID; NONE with its target for a root with
   one child, where no model is asked. LEAF: ANSWER, REVERT or INVALID.
 - WORKING_MEMORY: NONE, or INVALID when nothing came back. MERGE: ANSWER or INVALID; also of
-  a prompt that has an option chosen where no leaf answered.
+  a prompt that has an option chosen where no leaf answered, and of leaves that are read
+  together, where REVERT says that they have no answer.
 - END: ANSWER with the answer, or NONE with the value of NoAnswer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Unpack
 
+from service.domain.answers.citations import best_position
 from service.domain.answers.options import likeliest, normal
 from service.domain.answers.trajectory import Action, Emit, EventKind, NoAnswer
 from service.domain.prompting.asking import NoUse, check_refused, fault_of_end
@@ -24,7 +30,8 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import MIN_SHOWN_TOKENS, PromptTerms, TextTooLong, cut_to
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelReply, ModelRequest
 from service.domain.prompting.thoughts import said
-from service.domain.tree.exploring import Exploration, VisitedNode
+from service.domain.search.ranking import ranked
+from service.domain.tree.exploring import Exploration, VisitedNode, most_calls
 from service.domain.tree.moves import (
     Enter,
     Move,
@@ -93,7 +100,8 @@ class _Navigation:
     began: bool = False
     #: Answers of the present round, the most promising leaf's first.
     found: list[_LeafAnswer] = field(default_factory=list)
-    #: What the model said of the texts that do not have the answer.
+    #: Leaves whose text does not have the answer by itself, and what the model said of them.
+    passed: list[VisitedNode] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -105,8 +113,19 @@ class _Navigation:
         return self.prompts.spec
 
     @property
+    def bound(self) -> int:
+        """Calls that the depth of the tree allows."""
+        first, beam = self.question.hybrid_leaves, self.question.beam
+        return most_calls(self.root.view.level, beam=beam, first_leaves=first)
+
+    @property
     def calls_left(self) -> int:
-        return self.question.max_calls - self.recorder.calls
+        return min(self.question.max_calls, self.bound) - self.recorder.calls
+
+    @property
+    def kept_calls(self) -> int:
+        """Calls that are for reading leaves together, and then for a guess."""
+        return 1 + bool(self.question.options) if len(self.passed) > 1 else 0
 
     def run(self) -> FetchingFlow[Navigation]:
         """Navigates round by round: each asks up to `beam` open nodes at once."""
@@ -123,9 +142,9 @@ class _Navigation:
                 yield from self._enter_only_child()
                 continue
             yield from self._shorten_memory(spots)
-            spots = spots[: max(self.calls_left, 0)]
+            spots = spots[: max(self.calls_left - self.kept_calls, 0)]
             if not spots:
-                return (yield from self._fail(NoAnswer.STEP_LIMIT))
+                return (yield from self._read_together())
             yield from self._ask(spots)
             if self.found:
                 return (yield from self._conclude())
@@ -192,7 +211,7 @@ class _Navigation:
             spot
             for spot in above.values()
             if spot.shortened is None and self._tokens(spot.handed_down()) > limit
-        ][: max(self.calls_left - 1, 0)]
+        ][: max(self.calls_left - self.kept_calls - 1, 0)]
         if not long:
             return
         asks = [self.prompts.remember(spot.handed_down()) for spot in long]
@@ -283,8 +302,9 @@ class _Navigation:
                 self.exploration.enter(spot, [children[number] for number in move.targets])
             case Revert():
                 self.exploration.refute(spot)
-                if spot.view.is_leaf and move.reasoning:
-                    self.findings.append(move.reasoning)
+                if spot.view.is_leaf:
+                    self.passed.append(spot)
+                    self.findings += [move.reasoning] if move.reasoning else []
             case NavigationAnswer():
                 self.found.append(_LeafAnswer(leaf=spot.node_id, answer=move))
 
@@ -294,10 +314,49 @@ class _Navigation:
         if len({normal(one.answer.text) for one in self.found}) == 1:
             return (yield from self._succeed(first, [one.leaf for one in self.found]))
         ask = self.prompts.merge([one.answer for one in self.found])
-        merged, why = yield from self._chosen(ask, self._read_merge)
+        merged, why = yield from self._chosen(ask, self._read_merge, self.found_leaves)
         if merged is None:
             return (yield from self._fail(why))
         return (yield from self._succeed(merged, self._cited(merged)))
+
+    def _read_together(self) -> FetchingFlow[Navigation]:
+        """Ends when calls are used up: by what the leaves that were read say together, if anything.
+
+        Those whose words fit the question best are shown, as many as have room.
+        """
+        is_bounded = self.bound <= self.question.max_calls
+        why = NoAnswer.NOT_FOUND if is_bounded else NoAnswer.STEP_LIMIT
+        ask, leaves = self._together()
+        if ask is None or not self.calls_left:
+            return (yield from self._fail(why, bounded=is_bounded))
+        try:
+            answer, _ = yield from self._chosen(
+                ask,
+                lambda reply: read_leaf(reply, options=self.question.options),
+                tuple(leaf.node_id for leaf in leaves),
+            )
+        except NoUse:
+            # Each was read by itself: together they say no less.
+            answer = None
+        if answer is None:
+            return (yield from self._fail(why, bounded=is_bounded))
+        texts = list(enumerate(leaf.text or "" for leaf in leaves))
+        best = leaves[best_position(answer.text, texts, around=answer.reasoning)]
+        return (yield from self._succeed(answer, [best.node_id]))
+
+    def _together(self) -> tuple[ModelRequest | None, list[VisitedNode]]:
+        """Returns the prompt of several leaves, and these; None where there are no two."""
+        texts = [leaf.text or "" for leaf in self.passed]
+        best = [self.passed[number] for number in ranked(self.question.query, texts)]
+        sizes = accumulate(leaf.view.text_tokens for leaf in best)
+        best = best[: sum(size <= self.prompts.window_tokens for size in sizes)]
+        while len(best) > 1:
+            shown = sorted(best, key=lambda leaf: leaf.view.start)
+            ask = self.prompts.together([leaf.text or "" for leaf in shown])
+            if ask is not None:
+                return ask, shown
+            best.pop()
+        return None, []
 
     def _read_merge(self, reply: str) -> NavigationAnswer | Unreadable:
         return read_merge(
@@ -308,9 +367,15 @@ class _Navigation:
         )
 
     def _chosen(
-        self, first: ModelRequest, read: Callable[[str], NavigationAnswer | Unreadable]
+        self,
+        first: ModelRequest,
+        read: Callable[[str], NavigationAnswer | Revert | Unreadable],
+        shown: tuple[str, ...],
     ) -> FetchingFlow[tuple[NavigationAnswer | None, NoAnswer]]:
-        """Returns the choice of the first reply that makes one; without it, why there is none."""
+        """Returns the choice of the first reply that makes one; without it, why there is none.
+
+        `shown` are the leaves that the prompt is from.
+        """
         ask, attempt = first, 1
         while attempt <= MAX_ATTEMPTS:
             if self.calls_left < 1:
@@ -322,15 +387,15 @@ class _Navigation:
             yield from self._tell(
                 EventKind.MERGE,
                 move.action,
-                shown=self.found_leaves,
+                shown=shown,
                 targets=leaves,
                 reasoning=move.reasoning,
                 text=move.text,
                 ask=ask,
                 reply=reply,
             )
-            if isinstance(move, NavigationAnswer):
-                return move, NoAnswer.NOT_FOUND
+            if not isinstance(move, Unreadable):
+                return move if isinstance(move, NavigationAnswer) else None, NoAnswer.NOT_FOUND
             check_refused(reply)
             attempt += 1
             ask = self.prompts.again(first, reply, move.text, attempt)
@@ -357,12 +422,17 @@ class _Navigation:
             statistics=self.recorder.statistics,
         )
 
-    def _fail(self, why: NoAnswer) -> FetchingFlow[Navigation]:
+    def _fail(self, why: NoAnswer, *, bounded: bool = False) -> FetchingFlow[Navigation]:
         if self.question.options and why is not NoAnswer.EMPTY:
             return (yield from self._guess())
         yield from self._tell(EventKind.END, Action.NONE, text=why.value)
         return Navigation(
-            text="", no_answer=why, leaves=(), reasoning="", statistics=self.recorder.statistics
+            text="",
+            no_answer=why,
+            leaves=(),
+            reasoning="",
+            statistics=self.recorder.statistics,
+            bounded=bounded,
         )
 
     def _guess(self) -> FetchingFlow[Navigation]:
@@ -376,7 +446,7 @@ class _Navigation:
                 ask = self.prompts.guess(known)
                 options = self.question.options
                 chosen, _ = yield from self._chosen(
-                    ask, lambda reply: read_guess(reply, options=options)
+                    ask, lambda reply: read_guess(reply, options=options), self.found_leaves
                 )
             except (NoUse, TextTooLong):
                 # Refused, or no room: the words decide.

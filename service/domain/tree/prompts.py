@@ -102,20 +102,31 @@ class NavigationPrompts:
         """Returns whether a leaf's text has the answer, and which."""
 
         def build(notes: str) -> tuple[Segment, ...]:
-            return (
-                self._task(wording.LEAF),
-                _base("[TEXT]\n" + self._marked(text), lasting=view.is_stored),
-                *self._notes(notes),
-                self._last(
-                    self._question_lines(),
-                    self._options_lines(),
-                    "[MOVES]\n-2, -1\n",
-                    wording.CLOSING,
-                ),
-            )
+            return self._leaf(_base("[TEXT]\n" + self._marked(text), lasting=view.is_stored), notes)
 
         notes = self._notes_beside(build, view, text, notes)
         return self._ask(wording.LEAF, build(notes))
+
+    def together(self, texts: Sequence[str]) -> ModelRequest | None:
+        """Returns whether the texts of several leaves have the answer; None: they have no room."""
+        text = "[TEXT]\n" + self._marked("\n\n".join(texts))
+        segments = self._leaf(Segment(kind=SegmentKind.BASE, text=text, reusable=False), "")
+        if prompt_tokens(segments, self.count) > self._room:
+            return None
+        return self._ask(wording.LEAF, segments)
+
+    def _leaf(self, text: Segment, notes: str) -> tuple[Segment, ...]:
+        return (
+            self._task(wording.LEAF),
+            text,
+            *self._notes(notes),
+            self._last(
+                self._question_lines(),
+                self._options_lines(),
+                "[MOVES]\n-2, -1\n",
+                wording.CLOSING,
+            ),
+        )
 
     def _notes_beside(
         self, build: Callable[[str], tuple[Segment, ...]], view: NodeView, text: str, notes: str

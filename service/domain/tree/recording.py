@@ -42,6 +42,8 @@ class Navigation:
     statistics: Statistics
     #: Whether the answer was not found, and is the likeliest of the options.
     guessed: bool = False
+    #: Whether places were left that might have it: the calls that its depth allows were used up.
+    bounded: bool = False
 
 
 @dataclass(kw_only=True, slots=True)

@@ -112,8 +112,15 @@ async def test_a_question_of_many_lines_is_retrieved_as_the_search_ranks_it(
     texts[22] = "def convert_fahrenheit(reading):\n    return reading * 9 / 5 + 32"
     await write(database, texts)
     # What task understanding makes of such a question is often no more than its first line.
-    how = {"window_tokens": 2048, "word": "convert", "rewritten_query": "complete the code"}
-    stored, shown = await ranked(database, Orders(), CODE_QUESTION, up_to=40, **how)
+    stored, shown = await ranked(
+        database,
+        Orders(),
+        CODE_QUESTION,
+        up_to=40,
+        word="convert",
+        window_tokens=2048,
+        rewritten_query="complete the code",
+    )
     assert {one.position for one in stored.citations} == {23}
     assert "def convert_fahrenheit" in stored.text
     # The piece of the chunk that a client's search and recall rank first comes first.

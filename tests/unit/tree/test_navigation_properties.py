@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from service.domain.answers.trajectory import (
     NoAnswer,
 )
 from service.domain.prompting.flows import ModelRequest
+from service.domain.tree import exploring
 from service.domain.tree.spec import WorkingMemory
 from tests.support.contents import LeafContent, MergeContent, TriageContent, content_of
 from tests.support.properties import examples
@@ -142,6 +144,12 @@ def test_no_prompt_is_sent_twice_but_as_another_attempt(
         assert set(sent.values()) <= {1}
 
 
+def explored(tree: Tree, model: Any, **question: Any) -> Run:
+    """Navigates without the limit that the depth of the tree sets."""
+    with patch.object(exploring, "SPARE_CALLS", 1000):
+        return run(tree, model, max_calls=1000, **question)
+
+
 class Steady:
     """A model whose replies depend on the node alone, and which names one child at a time."""
 
@@ -163,8 +171,8 @@ def test_with_one_child_at_a_time_a_beam_changes_nothing(
     shape: Any, choices: dict[str, int]
 ) -> None:
     model = Steady(choices, "b")
-    narrow = run(Tree(shape), model, max_calls=1000)
-    wide = run(Tree(shape), model, max_calls=1000, beam=4)
+    narrow = explored(Tree(shape), model)
+    wide = explored(Tree(shape), model, beam=4)
     assert narrow.moves() == wide.moves()
     assert narrow.result == wide.result
 
@@ -207,7 +215,7 @@ def test_with_a_beam_of_one_it_is_the_papers_walk(shape: Any, doings: dict[str, 
             return UP
         return down(content_of(ask).open[doing % len(content_of(ask).open)])
 
-    got = run(tree, model, max_calls=1000)
+    got = explored(tree, model)
     assert [event.node_id for event in got.events if event.template] == paper_walk(tree, doings)
 
 
@@ -216,7 +224,7 @@ def test_with_a_beam_of_one_it_is_the_papers_walk(shape: Any, doings: dict[str, 
 def test_who_never_gives_up_reads_every_leaf_once(shape: Any, beam: int) -> None:
     tree = Tree(shape)
     model = Steady({}, "nowhere")
-    got = run(tree, model, max_calls=1000, beam=beam)
+    got = explored(tree, model, beam=beam)
     assert got.result.no_answer is NoAnswer.NOT_FOUND
     assert got.result.statistics.leaves_read == len(tree.texts)
 
@@ -226,6 +234,6 @@ def test_who_never_gives_up_reads_every_leaf_once(shape: Any, beam: int) -> None
 def test_the_answer_is_found_wherever_it_is(shape: Any, beam: int) -> None:
     tree = Tree(shape)
     holders = [name for name, text in tree.texts.items() if text == "b"]
-    got = run(tree, Steady({}, "b"), max_calls=1000, beam=beam)
+    got = explored(tree, Steady({}, "b"), beam=beam)
     assert bool(got.result.leaves) == bool(holders)
     assert set(got.result.leaves) <= set(holders)

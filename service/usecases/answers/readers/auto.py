@@ -145,7 +145,7 @@ def _worth(made: MadeAnswer) -> int:
 
 
 def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: int) -> Chosen:
-    memory = choice.memory
+    memory, second = choice.memory, choice.otherwise
     if memory is None:
         revision, applied = 0, asked.applied_position
     else:
@@ -164,7 +164,7 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
         navigation=choice.navigation,
         browsing=choice.browsing,
         events=events,
-        otherwise=choice.otherwise and _chosen(choice.otherwise, asked, gathered, events=events),
+        otherwise=None if second is None else _chosen(second, asked, gathered, events=events),
     )
 
 

@@ -36,7 +36,8 @@ NO_ANSWER_TEXTS = {
     NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
     NoAnswer.EMPTY: "There is no answer: the {kind} has no text yet.",
 }
-
+#: The same after as many calls as the depth of the levels allows.
+BOUNDED_TEXT = "There is no answer where the summaries led: {read} of the text had none."
 
 #: What reads the levels of memories, by their kind.
 LEVELS: Mapping[str, type[TreeReader] | type[StateReader]] = {
@@ -134,18 +135,25 @@ class Navigator:
 def _made(
     navigation: Navigation, citations: Sequence[StoredCitation], asked: StoredAnswer, model: str
 ) -> MadeAnswer:
-    why = navigation.no_answer
     return MadeAnswer(
         text=navigation.text,
         citations=citations,
         model=model,
-        no_answer=why,
-        failure=""
-        if why is None
-        else NO_ANSWER_TEXTS[why].format(kind=LEVELS[asked.spec.kind].noun),
+        no_answer=navigation.no_answer,
+        failure=_failure(navigation, LEVELS[asked.spec.kind].noun),
         statistics=navigation.statistics,
         guessed=navigation.guessed,
     )
+
+
+def _failure(navigation: Navigation, kind: str) -> str:
+    """Says why there is no answer; empty where there is one."""
+    if navigation.no_answer is None:
+        return ""
+    if navigation.bounded:
+        read = navigation.statistics.leaves_read
+        return BOUNDED_TEXT.format(read=f"{read} leaf" if read == 1 else f"{read} leaves")
+    return NO_ANSWER_TEXTS[navigation.no_answer].format(kind=kind)
 
 
 async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> StoredCitation:
