@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from palimpsest import FoundChunk, SearchResult, Session
+from palimpsest import FoundChunk, FoundEntry, SearchResult, Session
 from service.cli.command import LAST, Freshness, Json, Labels, Timeout, command
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json
 from service.cli.session import index_problems, pairs
@@ -124,18 +124,19 @@ def moment(option: str, given: str) -> datetime | None:
 
 def _show(result: SearchResult) -> None:
     for found in result.results:
-        by = [
-            f"{name} {rank}"
-            for name, rank in (("words", found.words_rank), ("vectors", found.vectors_rank))
-            if rank
-        ]
-        show(f"{found.rank}. [{found.chunk.position}] {_line(found)} ({', '.join(by)})")
+        show(f"{found.rank}. [{found.chunk.position}] {_line(found)} ({ranks(found)})")
     index = result.index
     say(f"{len(result.results)} found by {result.mode} among {index.head:,} chunks")
     if result.unread_chunks:
         say(f"{result.unread_chunks:,} chunks have no words yet and were not searched")
     for line in index_problems(index):
         say(line)
+
+
+def ranks(found: FoundChunk | FoundEntry) -> str:
+    """Returns where words and vectors ranked what was found."""
+    by = (("words", found.words_rank), ("vectors", found.vectors_rank))
+    return ", ".join(f"{name} {rank}" for name, rank in by if rank)
 
 
 def _line(found: FoundChunk) -> str:

@@ -119,6 +119,12 @@ async def write(
 
 
 _ENTER = f"UPDATE memory SET entry_revision = revision WHERE {_OF} AND revision = %(revision)s"  # noqa: S608
+_DROP_OTHERS = f"""
+DELETE FROM memory_entry WHERE {_OF} AND NOT EXISTS (
+    SELECT FROM unnest(%(kept)s::uuid[]) AS kept (entry_id)
+    WHERE kept.entry_id = memory_entry.entry_id
+)
+"""  # noqa: S608 - all of it is ours
 _STORED = f"""
 SELECT path, part, value, revision, first_position, last_position
 FROM memory_entry WHERE {_OF}
@@ -151,9 +157,8 @@ async def rewrite(
             if anew or stored.get(one.entry.entry_id) != one
         ]
         await write(tx, session_key, memory_id, revision, EntryChanges(written=batch))
-    new = {one.entry.entry_id for one in entries}
-    dropped = [key for key in stored if key not in new]
-    await write(tx, session_key, memory_id, revision, EntryChanges(dropped=dropped))
+    kept = {**values, "kept": [one.entry.entry_id for one in entries]}
+    await tx.execute(_DROP_OTHERS, kept, prepare=None)
     return True
 
 

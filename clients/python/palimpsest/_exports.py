@@ -60,7 +60,17 @@ from palimpsest._schemas import (
     json_schema_of,
     schema_fields,
 )
-from palimpsest._search import FoundChunk, SearchedBy, SearchIndex, SearchMode, SearchResult
+from palimpsest._search import (
+    FoundChunk,
+    FoundEntry,
+    MemoryEntry,
+    MemorySearchResult,
+    SearchedBy,
+    SearchedMemory,
+    SearchIndex,
+    SearchMode,
+    SearchResult,
+)
 from palimpsest._specs import (
     AgentSettings,
     AllowedOps,
@@ -197,6 +207,7 @@ __all__ = [
     "Flushed",
     "Folded",
     "FoundChunk",
+    "FoundEntry",
     "GeneratedSchema",
     "Grouping",
     "InvalidArgument",
@@ -205,9 +216,11 @@ __all__ = [
     "Loss",
     "LossKind",
     "MemoryAskOptions",
+    "MemoryEntry",
     "MemoryInfo",
     "MemoryKind",
     "MemoryQuestionOptions",
+    "MemorySearchResult",
     "MemoryState",
     "MemoryStatus",
     "MessageLike",
@@ -250,6 +263,7 @@ __all__ = [
     "SearchMode",
     "SearchResult",
     "SearchedBy",
+    "SearchedMemory",
     "SessionInfo",
     "StatePeriod",
     "StateSettings",

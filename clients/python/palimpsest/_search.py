@@ -1,11 +1,11 @@
 """What a search finds, and how far its index is, to and from the proto's messages."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from palimpsest._convert import value_of
 from palimpsest._convert_chunks import chunk, text_of
-from palimpsest._values_common import CharacterRange, ReadPoint
+from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
 from palimpsest._values_log import Chunk
 from palimpsest.v1 import session_service_pb2
 
@@ -75,6 +75,81 @@ class SearchResult:
     unread_chunks: int = 0
     #: What was read: its token lets a later search see at least as much.
     read_point: ReadPoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEntry:
+    """A small part of a memory."""
+
+    #: The memory's id.
+    memory: str
+    #: An RFC 9535 normalized path of a PRISM memory; the id of a tree's node, such as "0.12"; level
+    #: and revision of a state vector, such as "1.7".
+    path: str
+    #: 0, 1, 2 … within the path: a long text is several entries.
+    part: int
+    #: The value; of a long text this part of it.
+    value: Any
+    #: The same for a prompt, with the names on the path: "people / Ann / role: engineer".
+    text: str
+    #: The revision that wrote it.
+    revision: int
+    #: The chunks that it rests on; None: none, since a person wrote or restored it.
+    positions: PositionRange | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundEntry:
+    """An entry of a memory that matches a query; the fields are those of `FoundChunk`."""
+
+    entry: MemoryEntry
+    rank: int
+    score: float
+    words_rank: int | None
+    vectors_rank: int | None
+    words_score: float | None
+    vectors_score: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchedMemory:
+    """A memory that was searched."""
+
+    #: The memory's id.
+    memory: str
+    #: The revision whose entries were searched.
+    read_point: ReadPoint
+    #: It has later revisions, whose entries are still to be written.
+    behind: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemorySearchResult:
+    """What a search in memories found."""
+
+    #: Best first.
+    results: tuple[FoundEntry, ...]
+    mode: SearchedBy
+    #: All memories that were searched, by id.
+    memories: tuple[SearchedMemory, ...]
+    #: Why the query has no vector, where words were searched instead; else empty.
+    failure: str
+
+
+def memory_search_result(
+    message: session_service_pb2.SearchMemoriesResponse,
+) -> MemorySearchResult:
+    """Returns what a search in memories found."""
+    found = tuple(
+        value_of(
+            FoundEntry,
+            one,
+            words_score=one.words_score if one.words_rank else None,
+            vectors_score=one.vectors_score if one.vectors_rank else None,
+        )
+        for one in message.results
+    )
+    return value_of(MemorySearchResult, message, results=found)
 
 
 def search_result(message: session_service_pb2.SearchChunksResponse) -> SearchResult:

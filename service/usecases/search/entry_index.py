@@ -29,7 +29,7 @@ class EntryIndexer:
 
         False when it has a later revision by now, and lacks them still. Raises StorageError.
         """
-        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+        async with self._database.transaction(tenant_id, name="index") as tx:
             behind = await entries.find_behind(tx, session_key)
         return behind is None or await self.rewrite(tenant_id, session_key, behind)
 
@@ -41,12 +41,12 @@ class EntryIndexer:
         With `anew` all are written, also those that seem right. Raises StorageError.
         """
         # Of one moment, and without a lock: a large memory takes seconds.
-        async with self._database.snapshot(tenant_id, name="index.entries") as tx:
+        async with self._database.snapshot(tenant_id, name="index") as tx:
             stored = await memories.get(tx, session_key, memory_id)
             if stored is None:
                 return True
             made = await self._kinds[stored.kind].entries(tx, stored)
-        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+        async with self._database.transaction(tenant_id, name="index") as tx:
             return await entries.rewrite(
                 tx, session_key, memory_id, stored.revision, made, anew=anew
             )
@@ -57,7 +57,7 @@ class EntryIndexer:
         Raises EmbeddingFailed, BudgetExhausted, Gone, StorageError.
         """
         tenant_id, key = scope.tenant_id, scope.session_key
-        async with self._database.transaction(tenant_id, name="index.entries") as tx:
+        async with self._database.transaction(tenant_id, name="index") as tx:
             found = await entries.read_unembedded(tx, key, EMBED_ENTRIES)
         made = await embedder.embed_chunks([one.entry.text for one in found], scope=scope)
         vectors = [_vector(parts) for parts in made]

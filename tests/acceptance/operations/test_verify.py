@@ -302,19 +302,23 @@ def test_the_command_says_what_differs_and_fails(
     assert runner.invoke(app, ["verify"]).exit_code == 1
 
 
-def test_sums_that_differ_are_set_right_when_that_is_asked_for(
+def test_sums_and_entries_are_set_right_when_that_is_asked_for(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_DATABASE_URL", copy.url)
     runner = CliRunner()
     copy.spoil("UPDATE spend_sum SET tokens = tokens + 1")
     copy.spoil("UPDATE tenant_spend_sum SET day_tokens = 0")
+    copy.spoil(f"DELETE FROM memory_entry WHERE memory_id = {T} AND path = '0.2'")
+    copy.spoil(f"UPDATE memory_entry SET words = '' WHERE memory_id = {V}")
     spoilt = runner.invoke(app, ["verify", "--all"])
     assert spoilt.exit_code == 1
     assert "tenant default  spend, the tenant: its sum is off by" in spoilt.stdout
+    assert "s  memory t, entry 0.2: it is not there (memory.entries)" in spoilt.stdout
     assert runner.invoke(app, ["verify", SESSION, "-m", "p", "--repair"]).exit_code == 1
     mended = runner.invoke(app, ["verify", "--all", "--repair"])
     assert mended.exit_code == 0, mended.output
     assert "tenant default: 1 sums set right" in mended.stderr
+    assert f"{SESSION}: 2 entries set right" in mended.stderr
     well = runner.invoke(app, ["verify", "--all"])
     assert (well.exit_code, well.stdout) == (0, "1 session verified: nothing differs\n")

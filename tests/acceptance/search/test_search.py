@@ -1,10 +1,12 @@
 """Searching by words and vectors, as it is run: an API, a worker, a server of vectors."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 import palimpsest
+from palimpsest import Edit
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from tests.integration.support.search_rows import can_have_vectors
 from tests.support.fake_embeddings import FakeEmbeddings, fake_embeddings
@@ -75,3 +77,34 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
             # Once: what is tried again until its time is up may end in the midst of a try.
             await client.call(stub.SearchChunks, hybrid, timeout=120, retry=False)
         assert refused.value.reason == "EMBEDDING_FAILED"
+
+
+@pytest.mark.timeout(400)
+async def test_entries_of_memories_get_vectors(served: tuple[str, FakeEmbeddings]) -> None:
+    address, fake = served
+    fake.script.clear()
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("entries")
+        ack = await session.append("The sea was calm.")
+        notes = await session.create_memory("notes", "class N:\n    seen: list[str]\n")
+        await notes.get(after=ack.read_token, timeout=200)
+        await notes.edit([Edit.put("$.seen", ["a wolf", "the sea"])])
+        found = await session.search_memories("wolf", memories=["notes"], fully_applied=True)
+        best = found.results[0]
+        assert (best.entry.path, best.entry.value) == ("$['seen'][0]", "a wolf")
+        assert (best.entry.text, best.words_rank, best.entry.positions) == ("seen: a wolf", 1, None)
+        (read,) = found.memories
+        assert (read.memory, read.read_point.applied_position, read.behind) == ("notes", 1, False)
+        # Vectors follow, and find what has no word of the query.
+        while not any(one.vectors_rank for one in found.results):
+            await asyncio.sleep(0.1)
+            found = await session.search_memories("seen: the sea", mode="hybrid", timeout=120)
+        assert found.results[0].vectors_score == pytest.approx(1.0, abs=1e-5)
+        near = await session.search_memories("harbour", mode="vectors", path_prefix="$.seen")
+        assert {one.entry.path for one in near.results} == {"$['seen'][0]", "$['seen'][1]"}
+        with pytest.raises(palimpsest.NotFound) as missing:
+            await session.search_memories("wolf", memories=["none"])
+        assert missing.value.reason == "MEMORY_NOT_FOUND"
+        with pytest.raises(palimpsest.InvalidArgument) as invalid:
+            await session.search_memories("wolf", path_prefix="$[")
+        assert invalid.value.reason == "PATH_INVALID"

@@ -13,7 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from service.app.kinds import memories_of
+from service.app.kinds import memories_of, use_cases
+from service.domain.operations.verifying.chain import Difference
 from service.domain.values import fault_hook
 from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
@@ -24,6 +25,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.edit import Editor
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.operations.verify import Verifier
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories.memories import StoredMemory
@@ -117,6 +119,14 @@ class MemoryMachine(Machine):
         final = self.bench.run(final_from(self.bench.superuser_url, self.database, self.name))
         report = check(self.events, final, drained=drained)
         assert report.violations == []
+        assert self.bench.run(self._wrong_entries()) == []
+
+    async def _wrong_entries(self) -> list[Difference]:
+        """Returns what is wrong with what searches find in the memories."""
+        verifier = Verifier(self.database, use_cases())
+        async with self.database.snapshot(DEFAULT_TENANT) as tx:
+            found = [await verifier.wrong_entries(tx, self.key, one) for one in self.memory_names]
+        return [one for differences in found for one in differences]
 
     async def settle(self) -> None:
         """Completes the work of all memories, with a model that replies."""

@@ -1,7 +1,7 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """A session itself, and its log: appending to it, reading it, searching it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Unpack
 
 from palimpsest._convert import consistency, message_of, value_of
@@ -14,7 +14,14 @@ from palimpsest._convert_chunks import (
     may_be_stored,
 )
 from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError, reworded
-from palimpsest._search import SearchIndex, SearchMode, SearchResult, search_result
+from palimpsest._search import (
+    MemorySearchResult,
+    SearchIndex,
+    SearchMode,
+    SearchResult,
+    memory_search_result,
+    search_result,
+)
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._producer import Producer
 from palimpsest._sync._resource import Resource
@@ -257,6 +264,57 @@ class SessionLog(Resource):
             self._connection.sessions.SearchChunks, request, timeout=timeout, retry=not rerank
         )
         return search_result(response)
+
+    def search_memories(
+        self,
+        query: str,
+        *,
+        limit: int = 0,
+        mode: SearchMode = "auto",
+        memories: Collection[str] = (),
+        path_prefix: str = "",
+        from_position: int = 0,
+        to_position: int = 0,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[ChunkFilterOptions],
+    ) -> MemorySearchResult:
+        """Finds the entries of the session's memories that match a query best.
+
+        An entry is a value or a short record of a PRISM memory, a summary of a tree, or a vector
+        of a state that is in use. Returns at most `limit` (0 means 10, 100 are the most). Only
+        entries of `memories`, by their ids, unless there are none; only those at `path_prefix` or
+        below it. `from_position`, `to_position` and `options`, as of `search`, keep the entries
+        that rest on a chunk that matches them.
+
+        With the token `after`, or `fully_applied`, waits up to `timeout` until each memory that is
+        searched has applied as much.
+
+        Raises NotFound, InvalidArgument, TypeError, ValueError, FailedPrecondition
+        (VECTORS_UNAVAILABLE, MEMORY_STALLED), Unavailable (EMBEDDING_FAILED), DeadlineExceeded
+        (NOT_APPLIED_IN_TIME), ResourceExhausted.
+        """
+        wanted = session_service_pb2.MemoryEntryFilter
+        chunks = chunk_filter(from_position=from_position, to_position=to_position, **options)
+        request = message_of(
+            session_service_pb2.SearchMemoriesRequest,
+            session=self.id,
+            query=query,
+            limit=limit,
+            mode=mode,
+            filter=message_of(
+                wanted,
+                memories=memories,
+                path_prefix=path_prefix,
+                # One that is set excludes what rests on no chunk.
+                chunks=chunks if chunks.ByteSize() else None,
+            ),
+            consistency=consistency(after, fully_applied),
+        )
+        method = self._connection.sessions.SearchMemories
+        response = self._connection.call(method, request, timeout=timeout)
+        return memory_search_result(response)
 
     def search_index(self) -> SearchIndex:
         """Returns how much of the log has words and vectors in the index. Raises NotFound."""
