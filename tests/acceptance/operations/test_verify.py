@@ -310,7 +310,7 @@ def test_sums_and_entries_are_set_right_when_that_is_asked_for(
     copy.spoil("UPDATE spend_sum SET tokens = tokens + 1")
     copy.spoil("UPDATE tenant_spend_sum SET day_tokens = 0")
     copy.spoil(f"DELETE FROM memory_entry WHERE memory_id = {T} AND path = '0.2'")
-    copy.spoil(f"UPDATE memory_entry SET words = '' WHERE memory_id = {V}")
+    copy.spoil(f"UPDATE memory_entry SET words = '' WHERE memory_id = {T} AND path = '0.3'")
     spoilt = runner.invoke(app, ["verify", "--all"])
     assert spoilt.exit_code == 1
     assert "tenant default  spend, the tenant: its sum is off by" in spoilt.stdout
