@@ -51,7 +51,13 @@ _JOINERS = "\u200c\u200d"
 #: Roles whose messages are instructions of the program, not of the conversation.
 _INSTRUCTIONS = ("system", "developer")
 #: Roles by the types of LangChain's messages.
-_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
 #: What a message has at least one of, be it None.
 _CONTENTS = frozenset({"content", "tool_calls", "function_call", "refusal"})
 _STEP_KEYS = frozenset({"observation", "thought", "action"})

@@ -18,10 +18,10 @@ RecalledSection = Literal["memory", "chunks", "unread", "unknown"]
 
 #: Characters of a query, each of at most 4 bytes: the service takes 64 KiB.
 MAX_QUERY_CHARACTERS = 16_000
-#: How many messages before the last one of the user are in the query, and of how many characters:
-#: they say what "there" and "it" are, and must not outweigh the question.
+#: How many messages before the last one of the user are in the query, and the characters of each at
+#: most: they say what "there" and "it" are, and must not outweigh the question.
 CONTEXT_MESSAGES = 2
-CONTEXT_CHARACTERS = 1000
+CONTEXT_CHARACTERS = 150
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +114,9 @@ def query_of(messages: Rememberable | Iterable[Rememberable]) -> str:
     ]
     asked = [at for at, (role, _) in enumerate(turns) if role not in ("assistant", "system")]
     last = asked[-1] if asked else len(turns) - 1
-    before = [text for _, text in turns[max(last - CONTEXT_MESSAGES, 0) : last]]
-    context = "\n".join(reversed(before))[:CONTEXT_CHARACTERS]
+    before = [
+        text[:CONTEXT_CHARACTERS] for _, text in turns[max(last - CONTEXT_MESSAGES, 0) : last]
+    ]
+    context = "\n".join(reversed(before))
     question = turns[last][1] if turns else ""
     return f"{question}\n{context}".strip()[:MAX_QUERY_CHARACTERS]

@@ -81,7 +81,7 @@ def text(words: str, type: str = "text", **more: Any) -> dict[str, Any]:
         ({"role": "assistant", "content": None, "refusal": "No."}, [("assistant", "No.")]),
         (ChatCompletionMessage(role="assistant", content="hi"), [("assistant", "hi")]),
         (
-            [{"type": "human", "content": "hi"}, {"type": "ai", "content": "ho"}],
+            [{"type": "human", "content": "hi"}, {"type": "AIMessageChunk", "content": "ho"}],
             [("user", "hi"), ("assistant", "ho")],
         ),
     ],

@@ -40,7 +40,7 @@ TURNS = [
         (["a", "b"], "b\na"),
         ([TURNS[-1], {"role": "tool", "content": "soup"}], "What may I eat?"),
         ("x" * 100_000, "x" * MAX_QUERY_CHARACTERS),
-        (["x" * 900, "y" * 900, "what?"], "what?\n" + "y" * 900 + "\n" + "x" * 99),
+        (["x" * 900, "y" * 900, "what?"], f"what?\n{'y' * 150}\n{'x' * 150}"),
     ],
 )
 def test_the_query_begins_with_the_last_message_of_the_user(messages: Any, due: str) -> None:
