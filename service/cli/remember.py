@@ -11,7 +11,7 @@ import typer
 from palimpsest import Session
 from service.cli.command import Freshness, Json, Labels, Timeout, command
 from service.cli.files import read_text
-from service.cli.output import CommandError, plain_json, say, show, show_json
+from service.cli.output import CommandError, counted, plain_json, say, show, show_json
 from service.cli.search import Occurred, SearchMode, moment
 
 #: What the proto allows.
@@ -90,11 +90,11 @@ async def remember(
         show_json({"session": session.id, **plain_json(found)})
         return
     if found.skipped:
-        say(f"{found.skipped} messages left out: of the system, or empty")
+        say(f"{counted(found.skipped, 'message')} left out: of the system, or empty")
     if found.positions is None:
         show("nothing to remember")
         return
-    say(f"{found.chunks} chunks durable, up to position {found.positions.last}")
+    say(f"{counted(found.chunks, 'chunk')} durable, up to position {found.positions.last}")
     show("all memories have read it" if wait else f"read token {found.read_token}")
 
 

@@ -42,7 +42,7 @@ def test_texts_and_messages_are_stored_in_a_new_session(
     for done in (one, two, three):
         assert done.returncode == 0, done.stderr
     assert one.stdout.startswith("read token ")
-    assert "1 chunks durable, up to position 1" in one.stderr
+    assert "1 chunk durable, up to position 1" in one.stderr
     found = json.loads(three.stdout)
     assert (found["session"], found["chunks"], found["skipped"]) == (name, 2, 1)
     assert found["positions"] == {"first": 3, "last": 4}
@@ -71,7 +71,7 @@ def test_a_system_prompt_alone_is_nothing_to_remember(address: str, name: str) -
     prompt = json.dumps(MESSAGES[0])
     done = remember(address, name, "--messages", "-", stdin=prompt)
     assert (done.returncode, done.stdout) == (0, "nothing to remember\n")
-    assert "1 messages left out" in done.stderr
+    assert "1 message left out" in done.stderr
     kept = remember(address, name, "--messages", "-", "--system", stdin=prompt)
     assert kept.stdout.startswith("read token "), kept.stderr
 
