@@ -22,6 +22,7 @@ from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.failures import ModelFailure
 from service.usecases.answers.answer import Answerer
+from service.usecases.answers.readers import reading_facts
 from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, ReaderKit
 from service.usecases.answers.readers.auto import AutoReader
 from service.usecases.answers.readers.reading_facts import Knowledge
@@ -430,3 +431,21 @@ async def test_a_fact_is_looked_for_in_a_tree_where_the_search_has_no_answer(
     assert stored.citations
     # The moves of the first reader found nothing: they are none to learn from.
     assert [one async for one in served(database).export(DEFAULT_TENANT, "s", "")] == []
+
+
+async def test_while_a_search_leaves_chunks_out_a_fact_is_looked_for_in_the_tree(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tree_rows.make_tree(database, test_navigate.LEAVES, tail=test_navigate.TAIL)
+    # No chunk is indexed; five are few enough to be searched without.
+    monkeypatch.setattr(reading_facts, "TAIL_CHUNKS", 2)
+    item = await ask(database, 5, query="What of the cat?")
+    moves = test_navigate.Moves("king", answer="It brought partridges.")
+
+    def reply(ask: ModelRequest, number: int) -> str:
+        return says("fact")(ask, number) if ask.template == UNDERSTAND else moves(ask, number)
+
+    await answerer(database, gateway(Script(reply=reply), database), NEVER_WHOLE).make(item)
+    stored, events = await read_told(database, item)
+    assert (stored.text, events[0].text) == ("It brought partridges.", "memwalker of t")
+    assert "no search reads 3 of its chunks yet" in events[0].reasoning
