@@ -142,9 +142,7 @@ def top_k(chunks: Sequence[tuple[int, Chunk]], budget: int) -> Shown:
             break
     whole = "\n".join(texts)
     tokens = -(-len(whole.encode()) // TOKEN_BYTES)
-    return Shown(
-        text=whole, tokens=tokens, characters=characters, positions=frozenset(characters)
-    )
+    return Shown(text=whole, tokens=tokens, characters=characters, positions=frozenset(characters))
 
 
 def recalled(response: session_service_pb2.RecallResponse) -> Shown:
@@ -234,7 +232,14 @@ class RecallRun:
                 shown = await self._recall(question, session, one)
         except palimpsest.PalimpsestError as error:
             return replace(one, failure=str(error))
-        return replace(one, tokens=shown.tokens, **judge(document, question, shown))
+        figures = judge(document, question, shown)
+        return replace(
+            one,
+            evidence=figures["evidence"],
+            chunks=figures["chunks"],
+            answer=figures["answer"],
+            tokens=shown.tokens,
+        )
 
     async def _top_k(
         self, document: Document, question: Question, session: str, budget: int

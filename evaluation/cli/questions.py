@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from evaluation.baselines.reading import LEAST_WINDOW_TOKENS
-from evaluation.cli import reliability, search
+from evaluation.cli import recall, reliability, search
 from evaluation.cli.files import (
     check_folders,
     check_new,
@@ -68,10 +68,11 @@ def register(app: typer.Typer) -> None:
     )
     evaluations.command(
         BY_ITSELF,
-        epilog="`palimpsest eval search` and `palimpsest eval reliability` are other experiments;"
-        " see their --help.",
+        epilog="`palimpsest eval search`, `palimpsest eval recall` and"
+        " `palimpsest eval reliability` are other experiments; see their --help.",
     )(evaluate)
     search.register(evaluations)
+    recall.register(evaluations)
     reliability.register(evaluations)
     app.add_typer(evaluations, name="eval")
 

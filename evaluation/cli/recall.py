@@ -27,18 +27,18 @@ from evaluation.indexing import Indexes
 from evaluation.recalling import (
     BUDGETS,
     MEASURES,
-    Recollection,
     RecallRun,
     RecallSummary,
     RecallWay,
+    Recollection,
     Remember,
     summarize,
 )
 from evaluation.report import ReportError, json_file
+from evaluation.schemas import GENERAL, TASK
 from evaluation.searching import with_evidence
 from evaluation.selection import Half, choose, half_of
 from evaluation.sessions import Place, create, until
-from evaluation.schemas import GENERAL, TASK
 from service.cli.app import SettingsPath
 from service.cli.output import CommandError, say, show_json, show_table
 from service.cli.run import StopSignals, read_config
@@ -189,7 +189,9 @@ def _budgets(said: str) -> tuple[int, ...]:
     found = []
     for one in listed(said):
         if not one.isdecimal() or not 0 < int(one) <= MAX_BUDGET:
-            raise CommandError(f"--budgets: {one!r} is no number of tokens from 1 to {MAX_BUDGET:,}")
+            raise CommandError(
+                f"--budgets: {one!r} is no number of tokens from 1 to {MAX_BUDGET:,}"
+            )
         found.append(int(one))
     if not found:
         raise CommandError("--budgets names none")
@@ -232,7 +234,7 @@ def _remembering(job: _Job) -> Remember:
         await memory.flush()
         head = len(document.chunks)
         await until(memory, lambda info: info.applied_position >= head, job.timeout_seconds)
-        await (await memory.consolidate()).result(timeout=job.timeout_seconds)
+        await (await memory.consolidate()).wait(timeout=job.timeout_seconds)
 
     return remember
 

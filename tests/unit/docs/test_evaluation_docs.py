@@ -6,6 +6,7 @@ from pathlib import Path
 
 from evaluation import datasets
 from evaluation.cli.questions import evaluate
+from evaluation.cli.recall import recall
 from evaluation.cli.reliability import reliability
 from evaluation.cli.search import search
 from evaluation.reliability.experiment import STRATEGIES
@@ -58,6 +59,7 @@ def test_every_option_is_named() -> None:
     for name in (
         *inspect.signature(evaluate).parameters,
         *inspect.signature(search).parameters,
+        *inspect.signature(recall).parameters,
         *inspect.signature(reliability).parameters,
     ):
         called = {"as_json": "json", "reasoning": "no-reasoning", "settings_path": "config"}
