@@ -18,9 +18,11 @@ from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 #: What a section leaves over goes to the others.
 MEMORY_SHARE = 0.5
 UNREAD_SHARE = 0.25
-#: The most that one of the best chunks takes of what is left for them; of longer ones the part
-#: that fits best is shown.
-CHUNK_SHARE = 1 / 3
+#: The second where there is no memory, so that all chunks are unread.
+NEWEST_SHARE = 0.1
+#: The most that one of the best chunks takes of what is left when its turn comes; of a longer one
+#: the part that fits best is shown.
+CHUNK_SHARE = 0.5
 #: Chunks are not cut to less, in bytes.
 LEAST_BYTES = 160
 
@@ -105,6 +107,8 @@ class RecallMaterial:
     chunks: Mapping[int, LoggedChunk]
     #: The newest chunks that no memory has read, by position.
     unread: Sequence[LoggedChunk]
+    #: Whether there is a memory, whatever it has.
+    has_memory: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +131,8 @@ def compose(material: RecallMaterial, max_tokens: int) -> RecalledText:
     """
     block = _Block(max_tokens * TOKEN_BYTES)
     waiting = block.add_entries(material.entries, int(block.left * MEMORY_SHARE))
-    older = block.add_unread(material, int(max_tokens * TOKEN_BYTES * UNREAD_SHARE))
+    share = UNREAD_SHARE if material.has_memory else NEWEST_SHARE
+    older = block.add_unread(material, int(max_tokens * TOKEN_BYTES * share))
     block.add_hits(material)
     block.add_entries(waiting, block.left)
     block.add_unread(replace(material, unread=older), block.left)
@@ -203,11 +208,11 @@ class _Block:
 
     def add_hits(self, material: RecallMaterial) -> None:
         """Adds the best chunks, each with the neighbours that complete it."""
-        most = max(int(self.left * CHUNK_SHARE), LEAST_BYTES)
         for hit in material.hits:
             logged = material.chunks.get(hit.position)
             if logged is None:
                 continue
+            most = max(int(self.left * CHUNK_SHARE), LEAST_BYTES)
             self._add_chunk(RecallKind.CHUNK, logged, hit, material.query, most)
             for side in (-1, 1):
                 beside = material.chunks.get(hit.position + side)

@@ -257,7 +257,12 @@ class Recaller:
                 within = await with_positions(tx, key, within)
                 unread = await read_newest(tx, key, within, max_bytes)
         return RecallMaterial(
-            query=subject.query, entries=entries, hits=hits, chunks=chunks, unread=unread
+            query=subject.query,
+            entries=entries,
+            hits=hits,
+            chunks=chunks,
+            unread=unread,
+            has_memory=bool(subject.memories),
         )
 
 

@@ -51,6 +51,7 @@ def recall(
     chunks: Iterable[LoggedChunk] = (),
     unread: Sequence[LoggedChunk] = (),
     tokens: int = 1000,
+    has_memory: bool = True,
     spans: Mapping[int, tuple[int, int]] | None = None,
 ) -> RecalledText:
     found = [
@@ -63,7 +64,14 @@ def recall(
         for rank, one in enumerate(hits, 1)
     ]
     held = {one.position: one for one in chunks}
-    material = RecallMaterial(query=query, entries=entries, hits=found, chunks=held, unread=unread)
+    material = RecallMaterial(
+        query=query,
+        entries=entries,
+        hits=found,
+        chunks=held,
+        unread=unread,
+        has_memory=has_memory,
+    )
     return compose(material, tokens)
 
 
@@ -139,6 +147,17 @@ def test_the_newest_chunks_come_before_older_ones() -> None:
     found = recall(unread=unread, tokens=200)
     positions = [one.first_position for one in found.parts]
     assert positions == list(range(positions[0], 90))
+
+
+def test_without_a_memory_the_newest_chunks_have_a_smaller_share() -> None:
+    chunks = [logged(at, f"nuts {at} " + "and more " * 10) for at in range(1, 90)]
+    counts = []
+    for has_memory in (True, False):
+        found = recall(
+            hits=range(1, 90), chunks=chunks, unread=chunks, tokens=500, has_memory=has_memory
+        )
+        counts.append(sum(one.kind is RecallKind.UNREAD for one in found.parts))
+    assert counts == [4, 1]
 
 
 def test_no_chunk_is_there_twice() -> None:
