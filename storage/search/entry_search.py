@@ -204,3 +204,34 @@ async def read_searched(tx: Transaction, session_key: UUID) -> Sequence[Searched
     """Returns the memories of a session by name, with how far their entries are."""
     rows = await tx.fetch(_MEMORIES, {"session": session_key}, prepare=False)
     return [SearchedMemory(**row._asdict()) for row in rows]
+
+
+_NEWEST = f"""
+SELECT {_COLUMNS}, 0.0::float8 FROM (
+    SELECT e.*, sum(octet_length(e.path) + octet_length(e.value)) OVER upto AS total
+    FROM memory m JOIN memory_entry e
+        ON e.session_key = m.session_key AND e.memory_id = m.memory_id
+    WHERE m.session_key = %(session)s AND e.session_key = %(session)s
+        AND m.memory_id = ANY(%(memories)s::uuid[])
+    WINDOW upto AS (
+        ORDER BY e.revision DESC, e.memory_id, e.path, e.part ROWS UNBOUNDED PRECEDING
+    )
+) AS e
+WHERE e.total - octet_length(e.path) - octet_length(e.value) <= %(bytes)s
+ORDER BY e.revision DESC, e.memory_id, e.path, e.part
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_newest_entries(
+    tx: Transaction, session_key: UUID, memory_ids: Sequence[UUID], max_bytes: int
+) -> tuple[Sequence[FoundEntry], bool]:
+    """Returns the entries that were written last, and whether these are all of the memories.
+
+    As many as have `max_bytes` of paths and values together. They have no score.
+    """
+    values = {"session": session_key, "memories": list(memory_ids), "bytes": max_bytes}
+    found = _found(await tx.fetch(_NEWEST, values, prepare=False))
+    sizes = (len(one.entry.path.encode()) + len(one.entry.value.encode()) for one in found)
+    if sum(sizes) <= max_bytes:
+        return found, True
+    return found[:-1], False

@@ -55,6 +55,8 @@ class RecallEntry:
     path: str
     #: The keys of the path, and the value, in words.
     text: str
+    #: The value alone, where it is a text; a chunk that says the same is left out.
+    said: str = ""
     #: The revision that wrote it.
     revision: int
     #: The chunks that the revision read; both 0: none.
@@ -139,6 +141,12 @@ def compose(material: RecallMaterial, max_tokens: int) -> RecalledText:
     return block.finish()
 
 
+def fit_whole(entries: Sequence[RecallEntry], max_tokens: int) -> bool:
+    """Returns whether all of these entries have room in the share of memories."""
+    share = int(max_tokens * TOKEN_BYTES * MEMORY_SHARE)
+    return not _Block(share).add_entries(entries, share)
+
+
 def completes(chunk: Chunk, beside: Chunk, side: int) -> bool:
     """Returns whether a chunk is completed by the one before it (side -1) or after it (1).
 
@@ -186,7 +194,7 @@ class _Block:
         )
         added = self._add(part, f"- {_indented(entry.text)}", floor)
         if added:
-            self._texts.add(entry.text)
+            self._texts |= {entry.text, entry.said or entry.text}
         return added
 
     def add_unread(self, material: RecallMaterial, share: int) -> Sequence[LoggedChunk]:

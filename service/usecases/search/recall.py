@@ -1,13 +1,12 @@
 """Recalls what fits a query: memories, chunks and what no memory has read, as one text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prompting.tokens import TOKEN_BYTES
-from service.domain.search.ranking import ranked
 from service.domain.search.recall import (
     RecalledText,
     RecallEntry,
@@ -15,10 +14,10 @@ from service.domain.search.recall import (
     RecallKind,
     RecallMaterial,
     compose,
+    fit_whole,
     neighbours,
 )
-from service.domain.values.json_values import Json, restore
-from service.domain.values.paths import Path
+from service.domain.values.json_values import restore
 from service.domain.values.tenancy import session_key
 from service.llm.offloading import beside
 from service.settings.config import Config
@@ -27,12 +26,14 @@ from service.usecases.log.lookup import memory_not_found, session_not_found
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.memories import search_entries
 from service.usecases.search.search import FoundPage, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
 from storage.log.sessions import StoredSession
 from storage.memories import memories as stored_memories
 from storage.memories.memories import StoredMemory
+from storage.search.entry_search import EntryRange, FoundEntry, read_newest_entries
 from storage.search.finding import read_chunks, with_positions
 from storage.search.recalling import read_newest
 
@@ -43,6 +44,8 @@ DEFAULT_TOKENS = 1000
 #: Tokens of the chunks that a budget is expected to hold, at least: so many are searched for.
 TOKENS_PER_HIT = 20
 MIN_HITS, MAX_HITS = 10, 100
+#: Entries that a search of the memories returns at most.
+MAX_ENTRIES = 500
 #: Chunks and neighbours are read up to this many times the bytes of the budget, or LEAST_BYTES.
 READ_SHARE = 8
 LEAST_BYTES = 256 * 1024
@@ -249,7 +252,7 @@ class Recaller:
         async with self._database.direct(tenant_id, name="recall") as tx:
             entries: Sequence[RecallEntry] = ()
             if query.wants(RecallKind.MEMORY):
-                entries = await _entries(tx, subject, page)
+                entries = await _entries(tx, subject, page, query.max_tokens)
             most = max(READ_SHARE * max_bytes, LEAST_BYTES)
             chunks = await read_chunks(tx, key, positions, most) if positions else {}
             unread: Sequence[LoggedChunk] = ()
@@ -296,36 +299,32 @@ def _keeps_neighbours(wanted: ChunkFilter) -> bool:
 
 
 async def _entries(
-    tx: Transaction, subject: _Subject, page: FoundPage | None
+    tx: Transaction, subject: _Subject, page: FoundPage | None, max_tokens: int
 ) -> Sequence[RecallEntry]:
-    """Returns what the memories have, best first."""
-    entries: list[RecallEntry] = []
-    for one in subject.memories:
-        found = await stored_memories.read_newest(tx, one.session_key, one.memory_id)
-        if found is None or found[1] is None:
-            continue
-        for path, text in _leaves(restore(found[1]), Path(())):
-            label = " / ".join(token for token in path.tokens if isinstance(token, str))
-            entries.append(
-                RecallEntry(
-                    memory=one.name,
-                    path=str(path),
-                    text=f"{label}: {text}" if label else text,
-                    revision=0,
-                    first_position=0,
-                    last_position=0,
-                )
-            )
-    order = ranked(subject.query, [one.text for one in entries])
-    return [entries[at] for at in order]
+    """Returns all entries of the memories if they fit their share, else the best ones first."""
+    names = {one.memory_id: one.name for one in subject.memories}
+    key = subject.session.session_key
+    found, are_all = await read_newest_entries(tx, key, list(names), max_tokens * TOKEN_BYTES)
+    newest = [_entry(one, names) for one in found]
+    if page is None or (are_all and fit_whole(newest, max_tokens)):
+        return newest
+    best = await search_entries(
+        *(tx, key, page.index, page.vector, EntryRange(memory_ids=list(names)), MAX_ENTRIES),
+        by_words=page.mode is not SearchMode.VECTORS,
+    )
+    ranked = {one.found.key for one in best}
+    others = (one for one, row in zip(newest, found, strict=True) if row.key not in ranked)
+    return [*(replace(_entry(one.found, names), score=one.score) for one in best), *others]
 
 
-def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, path / key)
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            yield from _leaves(inner, path / at)
-    elif value not in (None, ""):
-        yield path, str(value)
+def _entry(found: FoundEntry, names: Mapping[UUID, str]) -> RecallEntry:
+    value = restore(found.entry.value)
+    return RecallEntry(
+        memory=names[found.memory_id],
+        path=found.entry.path,
+        text=found.entry.text,
+        said=value if isinstance(value, str) else "",
+        revision=found.revision,
+        first_position=found.first_position,
+        last_position=found.last_position,
+    )

@@ -106,6 +106,48 @@ async def test_a_block_has_memory_chunks_and_what_is_unread(
     assert not best.HasField("characters")
 
 
+async def test_parts_of_a_memory_say_where_they_are_from(
+    client: palimpsest.Client, session: palimpsest.Session
+) -> None:
+    memory = await remember(session)
+    await memory.edit([Edit.update("$.people['Ben']", "sold the boat")])
+    found = await recall(client, session, "boat")
+    parts = [(one.path, one.text, one.revision) for one in found.parts]
+    assert parts == [
+        ("$['food'][0]", "food: Alice is vegetarian.", 1),
+        ("$['food'][1]", "food: Alice must not eat nuts.", 1),
+        ("$['people']['Ben']", "people / Ben: sold the boat", 2),
+    ]
+    assert not found.parts[0].HasField("positions")
+
+
+async def test_a_chunk_that_the_memory_repeats_is_left_out(
+    client: palimpsest.Client, session: palimpsest.Session
+) -> None:
+    await remember(session)
+    await say(session, ("user", "Alice must not eat nuts."), ("user", "Nuts are cheap."), *FILLER)
+    found = await recall(client, session, "nuts", max_tokens=200)
+    assert found.text.count("Alice must not eat nuts.") == 1
+    assert positions(found) == [2]
+
+
+async def test_of_a_large_memory_the_best_entries_are_recalled(
+    client: palimpsest.Client, session: palimpsest.Session
+) -> None:
+    memory = await remember(session)
+    facts = [f"On day {day} the weather was fine and nothing else is known." for day in range(300)]
+    await memory.edit([Edit.update("$.food", facts)])
+    await memory.edit([Edit.add("$.people['Eve']", "keeps the lighthouse")])
+    await memory.edit([Edit.update("$.food[299]", "It rained on the last day.")])
+    found = await recall(client, session, "Who keeps the lighthouse?", max_tokens=200)
+    assert "- people / Eve: keeps the lighthouse" in found.text
+    # What is left of the share has what was written last.
+    assert "- food: It rained on the last day." in found.text
+    best = max(found.parts, key=lambda one: one.score)
+    assert best.path == "$['people']['Eve']"
+    assert estimate_tokens(found.text) <= 200
+
+
 async def test_the_budget_is_kept_however_small(
     client: palimpsest.Client, session: palimpsest.Session
 ) -> None:

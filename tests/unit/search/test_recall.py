@@ -218,6 +218,24 @@ def test_what_completes_a_chunk(chunk: Chunk, beside: Chunk, side: int, expected
     assert completes(chunk, beside, side) is expected
 
 
+def test_steps_of_agents_are_recalled() -> None:
+    chunks = [
+        LoggedChunk(
+            position=at,
+            chunk=step(action=f"open door {at}", observation="It is locked."),
+            producer_id="p",
+            producer_sequence=at,
+            created_at=NOW,
+        )
+        for at in (1, 2)
+    ]
+    found = recall(entries=[entry("/a", "No nuts.")], hits=[2, 1], chunks=chunks)
+    assert found.text.endswith(
+        "[1] Action: open door 1\n  Observation: It is locked.\n"
+        "[2] Action: open door 2\n  Observation: It is locked."
+    )
+
+
 def test_of_a_long_chunk_the_best_part_is_shown() -> None:
     words = f"{'Nothing of note. ' * 40}I eat no nuts. {'Nothing else either. ' * 40}"
     found = recall(hits=[2], chunks=[logged(2, words, thread="t")], tokens=100)
