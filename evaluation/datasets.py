@@ -20,6 +20,8 @@ TEXT_CHUNK_TOKENS = 400
 MAX_QUERY_BYTES = 8192
 MAX_OPTION_BYTES = 1000
 MAX_OPTIONS = 26
+#: What the service takes as a role: names of speakers are cut to it.
+MAX_ROLE_CHARACTERS = 64
 #: Digits of a number that is written as a text; Python itself refuses to read some thousand.
 MAX_NUMBER_DIGITS = 18
 
@@ -205,7 +207,7 @@ def _text_chunk(part: Mapping[str, Any], at: str) -> Chunk:
 def _turn_chunk(part: Mapping[str, Any], at: str) -> Chunk:
     return Chunk(
         kind=ChunkKind.MESSAGE,
-        role=_text(part.get("speaker"), f"{at}.speaker"),
+        role=_text(part.get("speaker"), f"{at}.speaker")[:MAX_ROLE_CHARACTERS],
         text=_string(part.get("text"), f"{at}.text"),
     )
 

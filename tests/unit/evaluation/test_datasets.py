@@ -31,6 +31,13 @@ def asking(**question: Any) -> dict[str, Any]:
     return changed(questions=[{"q": "Which?", "gold": "a", **question}])
 
 
+def test_a_long_name_of_a_speaker_is_cut(tmp_path: Path) -> None:
+    title = "The Honourable Member for a Constituency with a Name of Its Own" * 2
+    turns = [{"speaker": title, "text": "Hear, hear."}]
+    (document,) = read_lines(tmp_path, changed(chunks=None, turns=turns))
+    assert document.chunks[0].role == title[:64]
+
+
 def test_empty_chunks_are_left_out_and_evidence_follows(tmp_path: Path) -> None:
     (document,) = read_lines(tmp_path, DOCUMENT, "  ")
     assert [chunk.text for chunk in document.chunks] == ["First.", "Third."]
