@@ -935,8 +935,9 @@ class MemoryEntryFilter(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     path_prefix: _builtins.str
     """Optional. Only entries at this path of a PRISM memory or below it, and the entry that
-    has it within; at most 20,000 characters, in any of the three notations. Text that
-    begins with neither "$" nor "/" is the beginning of an `Entry.path` of other memories.
+    has it within; at most 20,000 characters, in any of the three notations, where a
+    number in /a/0 is a key and not an index. Text that begins with neither "$" nor "/" is
+    the beginning of an `Entry.path` of other memories.
     """
     @_builtins.property
     def memories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

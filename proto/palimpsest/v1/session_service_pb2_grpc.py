@@ -262,8 +262,9 @@ class SessionServiceServicer(object):
         earlier release wrote have no entries at first: `behind` says so, and a worker writes
         them. At most 50,000 vectors are compared.
 
-        Guarantees: all of `memories` is of one moment each. With `consistency` each memory
-        that is searched has applied the requested position. No language model is asked.
+        Guarantees: with `consistency` each memory that is searched has applied the requested
+        position; a state memory, with `fully_applied`, has nothing left to compress. No
+        language model is asked.
         Without a `mode`, a search whose query has no vector in time searches by words, as
         SearchChunks does.
         Safety: reads only; costs an embedding of the query.
