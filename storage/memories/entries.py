@@ -24,7 +24,9 @@ _COLUMNS = {
     "source": "uuid",
     "is_moved": "boolean",
 }
-_ARRAYS = ", ".join(f"%(entry_{name})s::{of}[]" for name, of in _COLUMNS.items())
+# SELECT: arrays that the planner does not know, so that a plan is kept: to plan a step's statement
+# anew takes as long as to run it.
+_ARRAYS = ", ".join(f"(SELECT %(entry_{name})s::{of}[])" for name, of in _COLUMNS.items())
 
 
 def writing(guard: str, session: str, memory: str) -> str:
@@ -67,7 +69,7 @@ entry_written AS (
 entry_dropped AS (
     DELETE FROM memory_entry USING {guard}
     WHERE session_key = {session} AND memory_id = {memory}
-        AND entry_id = ANY(%(entries_dropped)s::uuid[])
+        AND entry_id = ANY((SELECT %(entries_dropped)s::uuid[])::uuid[])
 )"""  # noqa: S608 - all of it is ours
 
 

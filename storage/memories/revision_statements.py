@@ -229,18 +229,20 @@ made AS ({INSERT_REVISION}
     FROM moved
     RETURNING true
 )"""
+# SELECT: as in `storage.memories.entries`.
 _AMENDMENTS = f""",
 amended AS (
     INSERT INTO amendment {_INTO}, ordinal, path, op, value, op_corrected)
     SELECT {_NEW_KEYS}, t.ordinal, t.path, t.op, t.value, t.corrected
-    FROM made, unnest(%(paths)s::text[], %(ops)s::text[], %(values)s::text[],
-        %(corrected)s::boolean[]) WITH ORDINALITY AS t (path, op, value, corrected, ordinal)
+    FROM made, unnest((SELECT %(paths)s::text[]), (SELECT %(ops)s::text[]),
+        (SELECT %(values)s::text[]), (SELECT %(corrected)s::boolean[]))
+        WITH ORDINALITY AS t (path, op, value, corrected, ordinal)
 )"""  # noqa: S608 - as above
 _REJECTIONS = f""",
 rejected AS (
     INSERT INTO rejection {_INTO}, ordinal, proposal, reason)
     SELECT {_NEW_KEYS}, t.ordinal, t.proposal, t.reason
-    FROM made, unnest(%(proposals)s::text[], %(reasons)s::text[])
+    FROM made, unnest((SELECT %(proposals)s::text[]), (SELECT %(reasons)s::text[]))
         WITH ORDINALITY AS t (proposal, reason, ordinal)
 )"""  # noqa: S608 - as above
 _BASE = f""",

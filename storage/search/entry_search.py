@@ -144,19 +144,19 @@ def _by_words(count: int, within: EntryRange) -> str:
     weights = ", ".join(
         f"ln(1 + (entries - h{at} + 0.5) / (h{at} + 0.5))::float8 AS w{at}" for at in range(count)
     )
-    source = _from(within)
     return f"""
-WITH measured AS MATERIALIZED (
-    SELECT count(*)::float8 AS entries, coalesce(sum(e.length), 0)::float8 AS words FROM {source}
+WITH entry AS MATERIALIZED (
+    SELECT e.memory_id, e.entry_id, e.path, e.part, e.length,
+        CASE WHEN e.words @@ %(any_word)s::tsquery THEN e.words END AS words
+    FROM {_from(within)}
+),
+measured AS MATERIALIZED (
+    SELECT count(*)::float8 AS entries, coalesce(sum(length), 0)::float8 AS words FROM entry
 ),
 holder AS MATERIALIZED (
     SELECT memory_id, entry_id, path, part, length::float8 AS length,
         {occurrences("words", count)}
-    FROM (
-        SELECT e.memory_id, e.entry_id, e.path, e.part, e.length, e.words
-        FROM {source} AND e.words @@ %(any_word)s::tsquery
-        OFFSET 0
-    ) AS found
+    FROM entry WHERE words IS NOT NULL
 ),
 weighing AS MATERIALIZED (
     SELECT greatest(words, 1) / greatest(entries, 1) AS mean, {weights}
