@@ -18,7 +18,7 @@ from service.domain.prompting.flows import Purpose
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.spend.prices import most_micro_usd
 from service.llm.embeddings.embedding import EmbeddingFailed, TextVector, own_dimensions
-from service.llm.embeddings.parts import EmbeddedPart, halves_of, parts_of, unit
+from service.llm.embeddings.parts import EmbeddedPart, ends_of, halves_of, parts_of, unit
 from service.llm.gateway.metrics import ModelMetrics
 from service.llm.providers.failures import ModelFailure, failure_of, secrets_of
 from service.llm.providers.library import litellm_library, unrecorded
@@ -91,11 +91,11 @@ class LitellmEmbedder:
         return batch.made
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
-        """See `Embedder`. Only the beginning of a long question counts."""
-        whole = parts_of((text,), self._config.embedding_max_tokens)
-        if not whole:
+        """See `Embedder`. Only both ends of a long question count."""
+        if not text.strip():
             raise EmbeddingFailed("a question without a word has no vector", retryable=False)
-        said = self._config.embedding_query_prefix + text[: whole[0].to_character]
+        ends = ends_of(text.strip(), self._config.embedding_max_tokens)
+        said = self._config.embedding_query_prefix + ends
         try:
             return (await self.call([said], self._types[1], scope))[0]
         except RefusedTexts as refused:

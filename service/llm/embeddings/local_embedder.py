@@ -15,7 +15,7 @@ from typing import Any
 
 from service.domain.calls.ledger import CallScope
 from service.llm.embeddings.embedding import LOCAL, CannotEmbed, EmbeddingFailed, TextVector
-from service.llm.embeddings.parts import parts_of, unit
+from service.llm.embeddings.parts import ends_of, parts_of, unit
 from service.settings.config import Config
 
 #: The packages, and their files.
@@ -99,10 +99,11 @@ class LocalEmbedder:
         return made
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
-        """See `Embedder`."""
+        """See `Embedder`. Only both ends of a long question count."""
         if not text.strip():
             raise EmbeddingFailed("a question without a word has no vector", retryable=False)
-        return (await self._vectors([self._config.embedding_query_prefix + text]))[0]
+        ends = ends_of(text.strip(), self._config.embedding_max_tokens)
+        return (await self._vectors([self._config.embedding_query_prefix + ends]))[0]
 
     async def _vectors(self, said: Sequence[str]) -> list[tuple[float, ...]]:
         encode = await self._loaded()

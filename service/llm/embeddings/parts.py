@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.prompting.cutting import largest
 from service.domain.prompting.tokens import estimate_tokens
 from service.llm.splitter import first_piece
 
@@ -31,6 +32,25 @@ def parts_of(texts: Sequence[str], max_tokens: int) -> list[EmbeddedPart]:
         for start, end in _cut(text, max_tokens)
         if text[start:end].strip()
     ]
+
+
+def ends_of(question: str, max_tokens: int) -> str:
+    """Returns what of a question gets a vector: of a long one both of its ends, half of it each.
+
+    What it is about is often at its end: the code after the request, or the other way round.
+    """
+    if estimate_tokens(question) <= max_tokens:
+        return question
+
+    def fits(length: int) -> bool:
+        return estimate_tokens(question[:length]) <= max_tokens // 2
+
+    def fits_at_end(length: int) -> bool:
+        return estimate_tokens(question[len(question) - length :]) <= max_tokens // 2
+
+    begin = question[: largest(1, len(question), fits)]
+    end = question[len(question) - largest(1, len(question), fits_at_end) :]
+    return f"{begin}\n{end}"
 
 
 def halves_of(part: EmbeddedPart, text: str) -> list[EmbeddedPart]:

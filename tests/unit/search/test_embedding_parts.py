@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.prompting.tokens import estimate_tokens
-from service.llm.embeddings.parts import EmbeddedPart, halves_of, parts_of, unit
+from service.llm.embeddings.parts import EmbeddedPart, ends_of, halves_of, parts_of, unit
 
 
 def test_a_short_text_is_one_part_and_a_blank_one_is_none() -> None:
@@ -71,3 +71,21 @@ def test_vectors_are_of_length_1(values: list[float]) -> None:
 @pytest.mark.parametrize("values", [[0.0, 0.0], [math.nan], [math.inf, 1.0]])
 def test_what_has_no_direction_is_no_vector(values: list[float]) -> None:
     assert unit(values) is None
+
+
+@given(st.text(min_size=1, max_size=600), st.integers(min_value=16, max_value=40))
+def test_of_a_long_question_both_ends_are_kept(question: str, max_tokens: int) -> None:
+    kept = ends_of(question, max_tokens)
+    if estimate_tokens(question) <= max_tokens:
+        assert kept == question
+        return
+    cuts = [at for at, character in enumerate(kept) if character == "\n" and at]
+    assert any(question.startswith(kept[:at]) and question.endswith(kept[at + 1 :]) for at in cuts)
+    assert max_tokens - 4 <= estimate_tokens(kept) <= max_tokens + 1
+
+
+def test_the_code_after_a_long_request_counts() -> None:
+    question = "Complete the code. " + "Keep to the rules. " * 50 + "return convert_fahrenheit("
+    kept = ends_of(question, 32)
+    assert kept.startswith("Complete the code.")
+    assert kept.endswith("return convert_fahrenheit(")

@@ -143,6 +143,17 @@ async def test_prefixes_stand_before_texts_and_not_in_spans(
     assert (vector.from_character, vector.to_character) == (0, 3)
 
 
+async def test_of_a_long_question_both_ends_are_sent(
+    server: FakeEmbeddings, ledger: Ledger
+) -> None:
+    made = embedder(server, ledger, embedding_max_tokens=16, embedding_query_prefix="query: ")
+    await made.embed_query("Complete this. " + "word " * 99 + "the end", scope=SCOPE)
+    (said,) = server.texts
+    assert said.startswith("query: Complete this. ")
+    assert said.endswith(" the end")
+    assert len(said) < 80
+
+
 async def test_calls_have_bounds(
     server: FakeEmbeddings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
