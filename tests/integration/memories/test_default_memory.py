@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from textwrap import indent
@@ -16,6 +17,7 @@ from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.app.kinds import default_memories
 from service.domain.log.appending import Submission
 from service.domain.prism import default_memory
+from service.domain.values.errors import OutOfRange
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Config, Limits
@@ -242,26 +244,31 @@ async def test_a_server_that_is_killed_before_the_commit_has_made_none(
 # Below the API
 
 
-async def appended(database: Database, tenant_id: UUID, session: str, *texts: str) -> None:
+@asynccontextmanager
+async def appending(database: Database) -> AsyncIterator[Appender]:
     appender = Appender(
         database, WakeUps(drop_wake_ups), b"token-key", Limits(), default_memories()
     )
     running = asyncio.create_task(appender.run())
-    try:
+    yield appender
+    running.cancel()
+
+
+def submission(tenant_id: UUID, session: str, number: int, text: str) -> Submission:
+    return Submission(
+        session=session,
+        session_key=session_key(tenant_id, session),
+        producer_id="p",
+        epoch=0,
+        expected_head=None,
+        chunks=(text_chunk(number, text),),
+    )
+
+
+async def appended(database: Database, tenant_id: UUID, session: str, *texts: str) -> None:
+    async with appending(database) as appender:
         for number, text in enumerate(texts, start=1):
-            await appender.submit(
-                tenant_id,
-                Submission(
-                    session=session,
-                    session_key=session_key(tenant_id, session),
-                    producer_id="p",
-                    epoch=0,
-                    expected_head=None,
-                    chunks=(text_chunk(number, text),),
-                ),
-            )
-    finally:
-        running.cancel()
+            await appender.submit(tenant_id, submission(tenant_id, session, number, text))
 
 
 async def create(database: Database, tenant_id: UUID, session: str) -> None:
@@ -311,6 +318,21 @@ async def test_a_memory_that_is_made_meanwhile_is_the_only_one(
     await append
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert [one.name for one in await memories.list_all(tx, key)] == ["mine"]
+
+
+async def test_a_refused_append_leaves_it_to_the_next_one(database: Database) -> None:
+    """The server remembers the producer by then, and would append in one round trip."""
+    await create(database, DEFAULT_TENANT, "s")
+    async with appending(database) as appender:
+        await appender.open(
+            DEFAULT_TENANT, session="s", producer_id="p", epoch=0, expected_head=None
+        )
+        with pytest.raises(OutOfRange):
+            await appender.submit(DEFAULT_TENANT, submission(DEFAULT_TENANT, "s", 2, "Two."))
+        await appender.submit(DEFAULT_TENANT, submission(DEFAULT_TENANT, "s", 1, "One."))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await memories.list_all(tx, session_key(DEFAULT_TENANT, "s"))
+    assert [one.name for one in found] == [default_memory.NAME]
 
 
 async def test_only_the_first_append_looks_for_it(database: Database) -> None:
