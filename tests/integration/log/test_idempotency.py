@@ -32,7 +32,7 @@ from verification.chaos.switches import Action, Switches, environment
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 MORE = SCHEMA + "    people: list[str]\n"
 #: What methods are called that change nothing.
-READS = ("Get", "List", "Check", "Search", "Diff")
+READS = ("Get", "List", "Check", "Search", "Recall", "Diff")
 
 
 def unary_methods() -> Iterator[Any]:
