@@ -61,7 +61,7 @@ class EntryIndexer:
             found = await entries.read_unembedded(tx, key, EMBED_ENTRIES)
         made = await embedder.embed_chunks([one.entry.text for one in found], scope=scope)
         vectors = [_vector(parts) for parts in made]
-        async with self._database.transaction(tenant_id, name="index.vectors") as tx:
+        async with self._database.transaction(tenant_id, name="index") as tx:
             await entries.write_vectors(tx, key, embedder.model, found, vectors)
 
 
