@@ -6,6 +6,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from service.domain.log.read_tokens import ReadToken
+from service.domain.prism import default_memory
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.search.recall import (
     RecalledText,
@@ -38,7 +39,7 @@ from storage.search.finding import read_chunks, with_positions
 from storage.search.recalling import read_newest
 
 #: The memory that is recalled where none is named.
-DEFAULT_MEMORY = "default"
+DEFAULT_MEMORY = default_memory.NAME
 #: Tokens of a text that names no budget.
 DEFAULT_TOKENS = 1000
 #: Tokens of the chunks that a budget is expected to hold, at least: so many are searched for.
