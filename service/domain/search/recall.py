@@ -128,14 +128,15 @@ def compose(material: RecallMaterial, max_tokens: int) -> RecalledText:
     """Returns the text of at most `max_tokens`, by `estimate_tokens`.
 
     Entries of memories come first, up to their share, then the newest chunks, up to theirs, then
-    the best chunks with the neighbours that complete them. What is left goes to further entries,
-    and to further new chunks.
+    the best chunks with the neighbours that complete them. What is left shows more of chunks that
+    were cut, then further entries, then further new chunks.
     """
     block = _Block(max_tokens * TOKEN_BYTES)
     waiting = block.add_entries(material.entries, int(block.left * MEMORY_SHARE))
     share = UNREAD_SHARE if material.has_memory else NEWEST_SHARE
     older = block.add_unread(material, int(max_tokens * TOKEN_BYTES * share))
     block.add_hits(material)
+    block.extend(material.query)
     block.add_entries(waiting, block.left)
     block.add_unread(replace(material, unread=older), block.left)
     return block.finish()
@@ -175,6 +176,8 @@ class _Block:
         self._lines: dict[tuple[RecallKind, str], list[tuple[RecallPart, str]]] = {}
         self._chunks: set[int] = set()
         self._texts: set[str] = set()
+        #: The chunks of which a part is shown, the best first.
+        self._cut: list[tuple[LoggedChunk, RecallHit]] = []
 
     def add_entries(self, entries: Sequence[RecallEntry], share: int) -> Sequence[RecallEntry]:
         """Adds all entries if they fit a share, else the first ones; returns the others."""
@@ -240,34 +243,31 @@ class _Block:
         """Adds a chunk, or the best part of it that has `most` bytes; 0: only all of it."""
         if logged.position in self._chunks:
             return True
-        heading = logged.chunk.heading().strip("[]\n")
-        mark = f"[{logged.position}, {heading}] " if heading else f"[{logged.position}] "
-        offset = len(logged.chunk.heading())
-        text = logged.chunk.as_text()[offset:]
+        text = logged.chunk.as_text()[len(logged.chunk.heading()) :]
         if kind is RecallKind.CHUNK and not self._texts.isdisjoint((text, logged.chunk.text)):
             return True
-        room = self.left - floor - len(mark.encode()) - self._heading_bytes(kind, "")
-        begin, until = max(hit.from_character - offset, 0), max(hit.to_character - offset, 0)
-        start, end = _shown(text, (begin, until), query, min(most or room, room))
-        if end - start < len(text) and (not most or end == start):
+        room = self.left - floor - self._heading_bytes(kind, "")
+        shown = _line_of(kind, logged, hit, query, most, room)
+        if shown is None or not self._add(*shown, floor):
             return False
-        shown = text[start:end]
-        before, after = _CUT if start else "", _CUT if end < len(text) else ""
-        is_cut = end - start < len(text)
-        part = RecallPart(
-            kind=kind,
-            text=shown,
-            first_position=logged.position,
-            last_position=logged.position,
-            score=hit.score,
-            from_character=offset + start if is_cut else 0,
-            to_character=offset + end if is_cut else 0,
-        )
-        added = self._add(part, f"{mark}{before}{_indented(shown)}{after}", floor)
-        if added:
-            self._chunks.add(logged.position)
-            self._texts.add(text)
-        return added
+        self._chunks.add(logged.position)
+        self._texts.add(text)
+        if shown[0].to_character:
+            self._cut.append((logged, hit))
+        return True
+
+    def extend(self, query: str) -> None:
+        """Shows more of the chunks that were cut, the best first, as long as there is room."""
+        for logged, hit in self._cut:
+            for (kind, _), lines in self._lines.items():
+                for at, (part, line) in enumerate(lines):
+                    if part.memory or part.first_position != logged.position:
+                        continue
+                    room = self.left + len(line.encode())
+                    longer = _line_of(kind, logged, hit, query, room, room)
+                    if longer is not None and len(longer[1]) > len(line):
+                        self.left = room - len(longer[1].encode())
+                        lines[at] = longer
 
     def _add(self, part: RecallPart, line: str, floor: int) -> bool:
         size = len(line.encode()) + 1 + self._heading_bytes(part.kind, part.memory)
@@ -325,6 +325,37 @@ def _order(part: RecallPart) -> tuple[int, str]:
 
 def _heading(kind: RecallKind, memory: str) -> str:
     return _HEADINGS.get(kind) or f"# Memory {memory}"
+
+
+def _line_of(
+    kind: RecallKind, logged: LoggedChunk, hit: RecallHit, query: str, most: int, room: int
+) -> tuple[RecallPart, str] | None:
+    """Returns a chunk as the text shows it, or the part of it that fits best.
+
+    The part's text has `most` bytes, or with 0 it is whole, and its line has `room`. None where
+    neither is possible.
+    """
+    heading = logged.chunk.heading()
+    offset, said = len(heading), heading.strip("[]\n")
+    mark = f"[{logged.position}, {said}] " if said else f"[{logged.position}] "
+    text = logged.chunk.as_text()[offset:]
+    room -= len(mark.encode()) + 1
+    best = max(hit.from_character - offset, 0), max(hit.to_character - offset, 0)
+    start, end = _shown(text, best, query, min(most or room, room))
+    is_cut = end - start < len(text)
+    if is_cut and (not most or end == start):
+        return None
+    part = RecallPart(
+        kind=kind,
+        text=text[start:end],
+        first_position=logged.position,
+        last_position=logged.position,
+        score=hit.score,
+        from_character=offset + start if is_cut else 0,
+        to_character=offset + end if is_cut else 0,
+    )
+    before, after = _CUT if start else "", _CUT if end < len(text) else ""
+    return part, f"{mark}{before}{_indented(part.text)}{after}"
 
 
 def _indented(text: str) -> str:

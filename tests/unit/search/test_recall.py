@@ -247,6 +247,16 @@ def test_of_a_long_chunk_the_best_part_is_shown() -> None:
     assert found.tokens <= 100
 
 
+def test_what_is_left_shows_more_of_the_best_chunks() -> None:
+    words = f"{'Nothing of note. ' * 20}I eat no nuts. {'Nothing else either. ' * 20}"
+    chunks = [logged(1, words), logged(2, "Nuts.")]
+    whole = recall(hits=[1, 2], chunks=chunks, tokens=230)
+    assert [one.to_character for one in whole.parts] == [0, 0]
+    longer = recall(hits=[1, 2], chunks=chunks, tokens=150)
+    assert 140 < longer.tokens <= 150
+    assert "I eat no nuts." in longer.parts[0].text
+
+
 def test_of_a_chunk_that_vectors_found_their_part_is_shown() -> None:
     words = f"{'Nothing of note. ' * 40}A long walk by the sea. {'Nothing else. ' * 40}"
     begin = words.index("A long") + len("user: ")
