@@ -68,8 +68,8 @@ def register(app: typer.Typer) -> None:
     )
     evaluations.command(
         BY_ITSELF,
-        epilog="`palimpsest eval search`, `palimpsest eval recall` and"
-        " `palimpsest eval reliability` are other experiments; see their --help.",
+        epilog="`palimpsest eval reliability`, `palimpsest eval search` and"
+        " `palimpsest eval recall` are other experiments; see their --help.",
     )(evaluate)
     search.register(evaluations)
     recall.register(evaluations)

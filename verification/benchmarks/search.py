@@ -216,8 +216,11 @@ async def _bare(
     ), near AS (
         SELECT position, row_number() OVER (ORDER BY score DESC, position) AS rank,
             (score - min(score) OVER ()) / (max(score) OVER () - min(score) OVER ()) AS score
-        FROM ({vectors_query(vector, within, by_index=False)}) AS ranked
-            (position, score, from_character, to_character)
+        FROM (
+            SELECT * FROM ({vectors_query(vector, within, by_index=False)}) AS found
+                (position, score, from_character, to_character, parts, spread)
+            ORDER BY score DESC, position LIMIT {DEPTH}
+        ) AS ranked
     ), agreement AS (
         SELECT {MIN_AGREEMENT} + {1 - MIN_AGREEMENT} * CASE WHEN count(*) >= {JUDGED_HITS}
             THEN greatest(coalesce(corr(word.score, coalesce(near.score, 0)), 0), 0)
@@ -242,6 +245,8 @@ async def _bare(
         "model": MODEL,
         "vector": json.dumps(vector),
         "depth": DEPTH,
+        # Each chunk has one part, so that no score is corrected.
+        "parts": DEPTH,
         "tail_chunks": 0,
         "tail_words": 0,
         **within.values(),

@@ -27,6 +27,8 @@ class ScoredChunk:
     position: int
     #: By its own measure: higher fits better.
     score: float
+    #: The cosine of its nearest part, of which `score` is corrected; 0: not found by vectors.
+    cosine: float = 0.0
     #: The characters of the chunk that fit; both 0: none in particular.
     from_character: int = 0
     to_character: int = 0

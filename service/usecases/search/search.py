@@ -491,7 +491,7 @@ def _found(
                 words_rank=by_words,
                 vectors_rank=by_vectors,
                 words_score=words[by_words - 1].score if by_words else 0.0,
-                vectors_score=near.score if near else 0.0,
+                vectors_score=near.cosine if near else 0.0,
                 from_character=near.from_character if near else 0,
                 to_character=near.to_character if near else 0,
             )

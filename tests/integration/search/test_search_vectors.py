@@ -26,6 +26,8 @@ from tests.integration.support.search_rows import (
 from tests.support.harness import Servers
 
 SIZE = 8
+#: Numbers of vectors that are hardly alike by chance.
+LONG = 64
 
 
 @pytest.fixture
@@ -38,9 +40,9 @@ async def vectors(servers: Servers, url: str) -> AsyncIterator[Database]:
     await database.close()
 
 
-def by_chance(seed: int) -> tuple[float, ...]:
+def by_chance(seed: int, size: int = SIZE) -> tuple[float, ...]:
     chance = random.Random(seed)
-    return unit(*(chance.gauss(0, 1) for _ in range(SIZE)))
+    return unit(*(chance.gauss(0, 1) for _ in range(size)))
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
@@ -108,6 +110,45 @@ async def test_a_chunk_counts_by_its_best_part(vectors: Database) -> None:
     hits = await find(vectors, unit(1, 0, 0))
     assert [hit.position for hit in hits] == [1, 2, 3]
     assert (hits[0].from_character, hits[0].to_character) == (6, 11)
+
+
+async def fill_parts(database: Database, parts_of_first: int, *, others: int = 40) -> None:
+    """Writes chunks of one part, after one of many, whose vectors are all drawn by chance."""
+    await make_session(database, ["a" * parts_of_first, *("text" for _ in range(others))])
+    many = [
+        TextVector(from_character=at, to_character=at + 1, values=by_chance(5000 + at, LONG))
+        for at in range(parts_of_first)
+    ]
+    rest = [(at, whole("text", *by_chance(at, LONG))) for at in range(2, others + 2)]
+    await write_vectors(database, [(1, many), *rest])
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+async def test_a_chunk_of_many_parts_is_not_near_by_chance_alone(
+    vectors: Database, monkeypatch: pytest.MonkeyPatch, has_index: bool
+) -> None:
+    if has_index:
+        # By the statement for an index, whether there is one or not.
+        monkeypatch.setattr(search_vectors, "EXACT_VECTORS", 10)
+    await fill_parts(vectors, 60)
+    ranks = []
+    for seed in range(2000, 2030):
+        hits = await find(vectors, by_chance(seed, LONG), depth=41 if not has_index else 5)
+        positions = [hit.position for hit in hits]
+        ranks.append(positions.index(1) if 1 in positions else len(positions))
+        assert all(hit.score < hit.cosine for hit in hits if hit.position == 1)
+        assert all(hit.score == hit.cosine for hit in hits if hit.position != 1)
+    # By its nearest part alone it would be the first nearly always.
+    assert sum(rank == 0 for rank in ranks) <= 10
+
+
+async def test_what_is_near_is_found_in_a_chunk_of_many_parts(vectors: Database) -> None:
+    await fill_parts(vectors, 30)
+    query = by_chance(5007, LONG)
+    hits = await find(vectors, query)
+    assert hits[0].position == 1
+    assert (hits[0].from_character, hits[0].to_character) == (7, 8)
+    assert hits[0].cosine == pytest.approx(1, abs=1e-5)
 
 
 async def test_vectors_of_another_model_or_length_do_not_count(vectors: Database) -> None:
