@@ -139,3 +139,25 @@ async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_alo
         assert "deadline" in found.index.failure
         await model.until(requests=heard + 1, left=heard + 1)
         await until_kept(client, heard + 1)
+
+
+async def test_a_recall_goes_by_words_when_its_query_is_not_embedded_in_time(
+    url: str, servers: Servers
+) -> None:
+    async with (
+        unresponsive_model() as model,
+        served(
+            url, servers, model, embedding_timeout_seconds=250, recall_embedding_seconds=0.5
+        ) as client,
+        asyncio.timeout(300),
+    ):
+        # No deadline of the client's ends the wait.
+        found = await client.session("s").recall("wolf", timeout=250)
+        assert "The wolf ran." in found.text
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+        request = session_service_pb2.RecallRequest(session="s", query="wolf")
+        response = await client.call(stub.Recall, request, timeout=250)
+        assert response.mode == session_service_pb2.SEARCH_MODE_WORDS
+        assert "its own limit" in response.index.failure
+        # The abandoned calls end, and none is left under way.
+        await model.until(left=len(model.requests))
