@@ -366,15 +366,18 @@ def _indented(text: str) -> str:
 def _shown(text: str, best: tuple[int, int], query: str, max_bytes: int) -> tuple[int, int]:
     """Returns the characters of a text to show: all, or a part of `max_bytes`.
 
-    The part is the one that fits the query best, within the characters `best` if there are any.
+    The part has the characters `best`, if there are any, as far as they have room; else it is the
+    one that fits the query best.
     """
     if _size(text) <= max_bytes:
         return 0, len(text)
     if max_bytes < LEAST_BYTES:
         return 0, 0
     begin, until = best if best[1] else (0, len(text))
-    found = text[begin:until]
     room = max_bytes - 2 * len(_CUT.encode())
+    if _size(text[begin:until]) <= room:
+        return _widened(text, begin, until, room)
+    found = text[begin:until]
     # In characters, as many as have those bytes on average; then fewer.
     characters = room * len(found) // max(_size(found), 1)
     excerpt = best_excerpt(query, found, max(characters, 1))
@@ -382,6 +385,18 @@ def _shown(text: str, best: tuple[int, int], query: str, max_bytes: int) -> tupl
         excerpt = excerpt[: len(excerpt) * room // _size(excerpt) - 1]
     start = text.find(excerpt, begin)
     return (start, start + len(excerpt)) if excerpt and start >= 0 else (0, 0)
+
+
+def _widened(text: str, begin: int, until: int, room: int) -> tuple[int, int]:
+    """Returns a part of a text with as many words around it as have room, half on each side."""
+    step = max((room - _size(text[begin:until])) // 2, 0)
+    before = text[max(begin - step, 0) : begin]
+    # Whole words, unless the text begins there.
+    start = begin - len(before) if step >= begin else begin - len(before.partition(" ")[2])
+    after = text[until : until + step]
+    end = until + len(after) if until + step >= len(text) else until + len(after.rpartition(" ")[0])
+    # A character has a byte or more.
+    return (start, end) if _size(text[start:end]) <= room else (begin, until)
 
 
 def _size(text: str) -> int:

@@ -28,7 +28,7 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import search_entries
-from service.usecases.search.search import FoundPage, SearchMode, SearchQuery
+from service.usecases.search.search import FoundPage, SearchHit, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
 from storage.log.sessions import StoredSession
@@ -225,15 +225,7 @@ class Recaller:
         wanted = query.filter or ChunkFilter()
         hits: Sequence[RecallHit] = ()
         if page is not None and query.wants(RecallKind.CHUNK):
-            hits = [
-                RecallHit(
-                    position=one.position,
-                    score=one.score,
-                    from_character=one.from_character,
-                    to_character=one.to_character,
-                )
-                for one in page.found
-            ]
+            hits = [_hit(one) for one in page.found]
         found = {one.position for one in hits}
         beside_hits = wanted.range(head) if _keeps_neighbours(wanted) else None
         positions = [
@@ -268,6 +260,14 @@ class Recaller:
             unread=unread,
             has_memory=bool(subject.memories),
         )
+
+
+def _hit(found: SearchHit) -> RecallHit:
+    """Returns a hit whose best part is the one that vectors found, unless words found the chunk."""
+    hit = RecallHit(position=found.position, score=found.score)
+    if found.words_rank:
+        return hit
+    return replace(hit, from_character=found.from_character, to_character=found.to_character)
 
 
 def _wanted(
