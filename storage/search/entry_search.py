@@ -12,7 +12,7 @@ from storage.search.words import BACK, occurrences, score_of, word_values
 
 #: Entries whose vectors are compared, one by one; those of further ones are not.
 COMPARED_ENTRIES = 50_000
-#: Of the chunks that an entry rests on, so many are looked at for a filter: the newest ones.
+#: A filter looks at so many of the chunks that an entry rests on: the newest ones.
 FILTERED_CHUNKS = 1000
 
 

@@ -8,7 +8,8 @@ from storage.engine.database import Transaction
 from storage.log.chunks import CONTENT_BYTES, CONTENT_COLUMNS, logged_of
 from storage.log.ranges import Range
 
-#: Chunks that a read of the newest ones visits, and those that it returns at most.
+#: Chunks that a read of the newest ones visits where it does not know which ones it wants, and
+#: those that it returns at most.
 LOOKED_CHUNKS = 2000
 NEWEST_CHUNKS = 500
 
@@ -16,10 +17,7 @@ _NEWEST = f"""
 SELECT {CONTENT_COLUMNS} FROM (
     SELECT c.*, sum({CONTENT_BYTES}) OVER upto AS total, row_number() OVER upto AS number
     FROM (
-        SELECT * FROM chunk c
-        WHERE c.session_key = %(session)s
-            AND c.position BETWEEN greatest(%(low)s, %(high)s - {LOOKED_CHUNKS} + 1) AND %(high)s
-            AND {{conditions}}
+        SELECT c.* FROM {{rows}} AND {{conditions}}
         ORDER BY c.position DESC LIMIT {NEWEST_CHUNKS}
     ) AS c
     WINDOW upto AS (ORDER BY c.position DESC ROWS UNBOUNDED PRECEDING)
@@ -34,9 +32,13 @@ async def read_newest(
 ) -> Sequence[LoggedChunk]:
     """Returns the newest chunks of a range, without metadata, by position.
 
-    As many as have `max_bytes` of content together, and at least one; of the newest
-    LOOKED_CHUNKS of the range at most NEWEST_CHUNKS.
+    As many as have `max_bytes` of content together, and at least one; at most NEWEST_CHUNKS, of
+    the newest LOOKED_CHUNKS of the range unless the positions of its threads are known.
     """
-    statement = _NEWEST.format(conditions=within.conditions() or "true")
+    low = "%(low)s"
+    if within.positions is None:
+        low = f"greatest({low}, %(high)s - {LOOKED_CHUNKS - 1})"
+    rows = within.rows("chunk", "c", low, "%(high)s")
+    statement = _NEWEST.format(rows=rows, conditions=within.conditions() or "true")
     values = {"session": session_key, **within.values(), "bytes": max_bytes}
     return [logged_of(row) for row in await tx.fetch(statement, values, prepare=False)]

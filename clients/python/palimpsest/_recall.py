@@ -35,7 +35,7 @@ class RecalledPart:
     positions: PositionRange | None
     #: How well it fits; compares parts of one section only. 0: it is there for another reason.
     score: float
-    #: Of an entry, else empty: its memory, its path there, and the revision that wrote it.
+    #: The memory and path of an entry, and the revision that wrote it; empty for a chunk.
     memory: str
     path: str
     revision: int
@@ -62,7 +62,7 @@ class Recalled:
     text: str
     #: What the text consists of, in its order.
     parts: tuple[RecalledPart, ...] = ()
-    #: Of the text; a token is four bytes.
+    #: The size of the text in tokens of four bytes.
     tokens: int = 0
     #: The memories that were read.
     memories: tuple[RecalledMemory, ...] = ()

@@ -87,7 +87,7 @@ class RecallPart:
     first_position: int
     last_position: int
     score: float = 0.0
-    #: Of an entry.
+    #: The memory, path and revision of an entry; empty for a chunk.
     memory: str = ""
     path: str = ""
     revision: int = 0
@@ -176,8 +176,8 @@ class _Block:
         self._lines: dict[tuple[RecallKind, str], list[tuple[RecallPart, str]]] = {}
         self._chunks: set[int] = set()
         self._texts: set[str] = set()
-        #: The chunks of which a part is shown, the best first.
-        self._cut: list[tuple[LoggedChunk, RecallHit]] = []
+        #: The chunks of which a part is shown, the best first, each with the index of its line.
+        self._cut: list[tuple[RecallKind, int, LoggedChunk, RecallHit]] = []
 
     def add_entries(self, entries: Sequence[RecallEntry], share: int) -> Sequence[RecallEntry]:
         """Adds all entries if they fit a share, else the first ones; returns the others."""
@@ -253,21 +253,18 @@ class _Block:
         self._chunks.add(logged.position)
         self._texts.add(text)
         if shown[0].to_character:
-            self._cut.append((logged, hit))
+            self._cut.append((kind, len(self._lines[kind, ""]) - 1, logged, hit))
         return True
 
     def extend(self, query: str) -> None:
         """Shows more of the chunks that were cut, the best first, as long as there is room."""
-        for logged, hit in self._cut:
-            for (kind, _), lines in self._lines.items():
-                for at, (part, line) in enumerate(lines):
-                    if part.memory or part.first_position != logged.position:
-                        continue
-                    room = self.left + len(line.encode())
-                    longer = _line_of(kind, logged, hit, query, room, room)
-                    if longer is not None and len(longer[1]) > len(line):
-                        self.left = room - len(longer[1].encode())
-                        lines[at] = longer
+        for kind, at, logged, hit in self._cut:
+            lines = self._lines[kind, ""]
+            room = self.left + len(lines[at][1].encode())
+            longer = _line_of(kind, logged, hit, query, room, room)
+            if longer is not None and len(longer[1]) > len(lines[at][1]):
+                self.left = room - len(longer[1].encode())
+                lines[at] = longer
 
     def _add(self, part: RecallPart, line: str, floor: int) -> bool:
         size = len(line.encode()) + 1 + self._heading_bytes(part.kind, part.memory)

@@ -38,8 +38,6 @@ from storage.search.entry_search import EntryRange, FoundEntry, read_newest_entr
 from storage.search.finding import read_chunks, with_positions
 from storage.search.recalling import read_newest
 
-#: The memory that is recalled where none is named.
-DEFAULT_MEMORY = default_memory.NAME
 #: Tokens of a text that names no budget.
 DEFAULT_TOKENS = 1000
 #: Tokens of the chunks that a budget is expected to hold, at least: so many are searched for.
@@ -65,7 +63,7 @@ class RecallQuery:
     max_tokens: int = DEFAULT_TOKENS
     #: Names; empty: `default`, or all of them where none has that name.
     memories: Sequence[str] = ()
-    #: Of the chunks; not of the entries of memories.
+    #: Filters the chunks, and not the entries of memories.
     filter: ChunkFilter | None = None
     mode: SearchMode = SearchMode.DEFAULT
     #: The sections that are wanted; empty: all.
@@ -280,7 +278,8 @@ def _wanted(
             if name not in by_name:
                 raise memory_not_found(session, name)
         return [by_name[name] for name in dict.fromkeys(query.memories)]
-    return [by_name[DEFAULT_MEMORY]] if DEFAULT_MEMORY in by_name else stored
+    default = by_name.get(default_memory.NAME)
+    return stored if default is None else [default]
 
 
 async def _newest_texts(tx: Transaction, stored: StoredSession, wanted: ChunkFilter) -> str:

@@ -12,6 +12,7 @@ import palimpsest
 from palimpsest import Edit
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.prompting.tokens import estimate_tokens
+from storage.search.recalling import LOOKED_CHUNKS
 from tests.support.harness import Servers, api
 
 SCHEMA = """
@@ -292,3 +293,16 @@ async def test_recalls_and_appends_at_once(
         assert found.read_point.applied_position >= seen
         seen = found.read_point.applied_position
     await talking
+
+
+async def test_the_newest_chunks_of_a_thread_are_found_however_old(
+    client: palimpsest.Client, session: palimpsest.Session
+) -> None:
+    await say(session, ("user", "Let us sail on Friday."), thread="old")
+    async with session.producer("filler") as producer:
+        for day in range(LOOKED_CHUNKS + 10):
+            await producer.append_message("user", f"Day {day}.", thread="new")
+        await producer.flush()
+    only = chunks_pb2.ChunkFilter(threads=["old"])
+    found = await recall(client, session, filter=only, sections=[UNREAD])
+    assert positions(found, UNREAD) == [1]
