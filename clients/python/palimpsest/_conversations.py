@@ -42,7 +42,7 @@ from palimpsest.v1 import chunks_pb2, session_service_pb2
 #: Characters of a message, or of each part of a step, that stay in one chunk: a turn is whole
 #: where it can be, and none is more than the service takes (256 KiB).
 TURN_CHARACTERS = 8000
-#: The form and size of a thread or a source, which are ids.
+#: Bytes of a thread or a source at most: they are ids.
 MAX_ID_BYTES = 256
 #: Unicode's categories of control and format characters and line ends; and the two of the format
 #: characters that ids may have.
@@ -91,7 +91,7 @@ class Conversation:
 class _Entry:
     """A text, a message or a step, before long ones are cut. A step may get its result later."""
 
-    #: Of the message that it is from.
+    #: The number of the message that it is from.
     number: int
     labels: ChunkLabels
     #: Empty: a text, or a step.

@@ -17,7 +17,7 @@ class Memory:
     people: dict[str, list[str]]
     """Who people are, by name: their family, work, home, ways. "user" is the one who is helped."""
     preferences: dict[str, list[str]]
-    """What somebody likes, wants, cannot have or always does, by subject: "food", "replies"."""
+    """What people like, want, cannot have or always do, by subject: "food", "replies"."""
     decisions: dict[str, list[str]]
     """What was decided, agreed or promised, by subject: by whom, when, and why."""
     open_questions: dict[str, list[str]]
