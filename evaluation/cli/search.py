@@ -9,19 +9,25 @@ from uuid import uuid4
 import typer
 from rich.table import Table
 
-import palimpsest
 from evaluation import plots
-from evaluation.cli.files import (
-    check_folders,
-    check_new,
-    check_service,
-    listed,
-    now,
-    read_dataset,
-    session_name,
-    versions,
+from evaluation.cli.files import listed
+from evaluation.cli.retrieval import (
+    SHOWN_FAILURES,
+    Address,
+    AsJson,
+    BaseUrl,
+    Concurrency,
+    DataDir,
+    Dataset,
+    EmbeddingModel,
+    Limit,
+    MostDocuments,
+    OnlyHalf,
+    Report,
+    Retrieval,
+    Shortest,
+    Timeout,
 )
-from evaluation.cli.own_service import own_service
 from evaluation.cli.tables import NONE, Progress, show_failures
 from evaluation.datasets import Document
 from evaluation.indexing import Indexes
@@ -36,20 +42,11 @@ from evaluation.searching import (
     SearchWay,
     against_better_part,
     summarize,
-    with_evidence,
 )
-from evaluation.selection import Half, choose, half_of
 from evaluation.sessions import Place
 from service.cli.app import SettingsPath
 from service.cli.output import CommandError, say, show_json, show_table
-from service.cli.run import StopSignals, read_config
 from service.llm.embeddings.embedding import LOCAL, CannotEmbed
-from service.telemetry import logs
-
-FORMAT = 1
-MAX_CONCURRENCY = 64
-DAY_SECONDS = 86_400.0
-SHOWN_FAILURES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +55,7 @@ class _Job:
 
     documents: Sequence[Document]
     ways: tuple[SearchWay, ...]
-    #: Whether vectors must be there before anything is searched for.
-    wants_vectors: bool
     concurrency: int
-    timeout_seconds: float
     baselines: Baselines
     run_id: str = field(default_factory=lambda: uuid4().hex[:12])
     results: list[Searched] = field(default_factory=list)
@@ -73,44 +67,30 @@ def register(app: typer.Typer) -> None:
 
 
 def search(
-    dataset: Annotated[Path, typer.Option(help="Documents with questions, JSON Lines.")],
-    limit: Annotated[int, typer.Option(min=1, help="Questions, spread over the documents.")],
+    dataset: Dataset,
+    limit: Limit,
     ways: Annotated[
         str,
         typer.Option(
             help="words, vectors, hybrid, bm25s, stemmed, cosine, rrf; default: all there can be."
         ),
     ] = "",
-    half: Annotated[
-        Half | None, typer.Option(help="Only this half of the documents, by a hash of their ids.")
-    ] = None,
+    half: OnlyHalf = None,
     rerank: Annotated[
         bool, typer.Option("--rerank", help="Besides, let the model order what is found.")
     ] = False,
-    embedding_model: Annotated[
-        str, typer.Option(help="provider/name, for vectors; default: the service's.")
-    ] = "",
+    embedding_model: EmbeddingModel = "",
     model: Annotated[str, typer.Option(help="provider/name, for --rerank.")] = "",
-    base_url: Annotated[
-        str, typer.Option(help="An OpenAI-compatible endpoint for models named openai/….")
-    ] = "",
-    shortest: Annotated[bool, typer.Option(help="Prefer the shortest documents.")] = False,
-    documents: Annotated[int, typer.Option(min=0, help="At most so many; 0: any number.")] = 0,
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=MAX_CONCURRENCY, help="Documents at the same time.")
-    ] = 4,
-    timeout: Annotated[
-        float, typer.Option(min=1, max=DAY_SECONDS, help="Seconds for a search, or an index.")
-    ] = 600.0,
-    report: Annotated[Path | None, typer.Option(help="A JSON file for all of it.")] = None,
+    base_url: BaseUrl = "",
+    shortest: Shortest = False,
+    documents: MostDocuments = 0,
+    concurrency: Concurrency = 4,
+    timeout: Timeout = 600.0,
+    report: Report = None,
     plot: Annotated[Path | None, typer.Option(help="Where a plot goes, as SVG.")] = None,
-    address: Annotated[
-        str, typer.Option(help="HOST:PORT of a service; default: one of its own.", metavar="ADDR")
-    ] = "",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where a service of its own keeps its data; else nowhere.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    address: Address = "",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
     settings_path: SettingsPath = None,
 ) -> None:
     """Search for the questions of a dataset; say how much of their evidence is found.
@@ -118,66 +98,35 @@ def search(
     Only questions with evidence are searched for. Without --address it starts a service of
     its own and stops it at the end; docs/guides/evaluation.md has the format of datasets.
     """
-    check_service(address, base_url, embedding_model, data_dir)
-    check_folders(report=report, plot=plot)
-    check_new(report=report, plot=plot)
-    config = read_config(
-        model=model or None,
-        model_base_url=base_url or None,
-        embedding_model=embedding_model or None,
+    told = Retrieval(
+        dataset=dataset,
+        half=half,
+        limit=limit,
+        shortest=shortest,
+        documents=documents,
+        concurrency=concurrency,
+        timeout_seconds=timeout,
+        model=model,
+        base_url=base_url,
+        embedding_model=embedding_model,
+        address=address,
+        data_dir=data_dir,
     )
-    # What the service at --address has is its own affair.
-    embeds = "" if address else config.embedding_model
-    wanted = _ways(ways, embeds, rerank)
+    config = told.check(report=report, plot=plot)
+    wanted = _ways(ways, told.embeds(config), rerank)
     try:
         baselines = Baselines(local_embedder(config) if BY_VECTORS & {*wanted} else None)
     except CannotEmbed as error:
         raise CommandError(str(error)) from error
-    read, digest = read_dataset(dataset)
-    found = with_evidence([one for one in read if half in (None, half_of(one))])
-    if not any(one.questions for one in found):
-        where = f"the {half} half of {dataset.name}" if half else dataset.name
-        raise CommandError(f"{where} names no evidence")
-    job = _Job(
-        documents=choose(found, limit, shortest=shortest, most=documents),
-        ways=wanted,
-        wants_vectors=bool(embeds),
-        concurrency=concurrency,
-        timeout_seconds=timeout,
-        baselines=baselines,
-    )
-    count = sum(len(one.questions) for one in job.documents)
-    say(f"{count} questions about {len(job.documents)} documents, by {', '.join(job.ways)}")
-    logs.configure("error", "console")
-    stop = StopSignals()
-    if address:
-        stop.run(_run(job, address))
-    else:
-        with own_service(
-            config,
-            model=model,
-            base_url=base_url,
-            embedding_model=embedding_model,
-            data_dir=data_dir,
-        ) as (_, at):
-            stop.run(_run(job, at))
+    found, digest = told.choose()
+    job = _Job(documents=found, ways=wanted, concurrency=concurrency, baselines=baselines)
+    count = sum(len(one.questions) for one in found)
+    say(f"{count} questions about {len(found)} documents, by {', '.join(wanted)}")
+    told.serve(config, job.run_id, lambda place, indexes: _run(job, place, indexes))
     summaries = [summarize(way, job.results) for way in job.ways]
     differences = against_better_part(job.results)
     head = {
-        "format": FORMAT,
-        "created": now(),
-        "settings": {
-            "dataset": dataset.name,
-            "dataset_sha256": digest,
-            "half": half or "",
-            "limit": limit,
-            "shortest": shortest,
-            "documents": documents,
-            "ways": list(job.ways),
-            "embedding_model": embeds,
-            "model": model or ("" if address else config.model),
-        },
-        "versions": versions(),
+        **told.head(config, digest, {"ways": list(wanted)}),
         "summaries": [asdict(one) for one in summaries],
         "hybrid_against_better_part": [asdict(one) for one in differences],
     }
@@ -208,32 +157,23 @@ def _ways(said: str, embeds: str, rerank: bool) -> tuple[SearchWay, ...]:
     return (*chosen, SearchWay.RERANKED) if rerank else tuple(chosen)
 
 
-async def _run(job: _Job, address: str) -> None:
+async def _run(job: _Job, place: Place, indexes: Indexes) -> None:
     total = sum(len(one.questions) for one in job.documents) * len(job.ways)
-    async with palimpsest.connect(address) as client:
-        with Progress(total, 0, "searches") as progress:
+    with Progress(total, 0, "searches") as progress:
 
-            def hear(one: Searched) -> None:
-                job.results.append(one)
-                progress.show(one.way, failed=bool(one.failure))
+        def hear(one: Searched) -> None:
+            job.results.append(one)
+            progress.show(one.way, failed=bool(one.failure))
 
-            place = Place(
-                client=client,
-                session_of=lambda document: session_name(job.run_id, document),
-                timeout_seconds=job.timeout_seconds,
-            )
-            indexes = Indexes(
-                client, wants_vectors=job.wants_vectors, timeout_seconds=job.timeout_seconds
-            )
-            run = SearchRun(
-                place,
-                indexes,
-                job.ways,
-                concurrency=job.concurrency,
-                on_result=hear,
-                rank=job.baselines.rank,
-            )
-            await run.go(job.documents)
+        run = SearchRun(
+            place,
+            indexes,
+            job.ways,
+            concurrency=job.concurrency,
+            on_result=hear,
+            rank=job.baselines.rank,
+        )
+        await run.go(job.documents)
 
 
 def _write(

@@ -179,8 +179,10 @@ class Recaller:
             if stored is None:
                 raise session_not_found(session)
             found: Sequence[StoredMemory] = ()
-            if query.wants(RecallKind.MEMORY) or query.wants(RecallKind.UNREAD):
-                found = _wanted(session, query, await stored_memories.list_all(tx, key))
+            is_read = query.wants(RecallKind.MEMORY) or query.wants(RecallKind.UNREAD)
+            if is_read or query.memories:
+                wanted = _wanted(session, query, await stored_memories.list_all(tx, key))
+                found = wanted if is_read else ()
             asked = query.query
             if not asked.strip() and query.wants(RecallKind.CHUNK):
                 asked = await _newest_texts(tx, stored, query.filter or ChunkFilter())

@@ -272,9 +272,10 @@ async def test_what_is_not_there_is_not_found(
     with pytest.raises(palimpsest.NotFound) as nobody:
         await recall(client, client.session("nobody"), "Ben")
     assert nobody.value.reason == "SESSION_NOT_FOUND"
-    with pytest.raises(palimpsest.NotFound) as none:
-        await recall(client, session, "Ben", memories=["diary"])
-    assert none.value.reason == "MEMORY_NOT_FOUND"
+    for sections in ([], [CHUNKS]):
+        with pytest.raises(palimpsest.NotFound) as none:
+            await recall(client, session, "Ben", memories=["diary"], sections=sections)
+        assert none.value.reason == "MEMORY_NOT_FOUND"
 
 
 async def test_recalls_and_appends_at_once(
