@@ -23,7 +23,7 @@ from evaluation.cli.retrieval import (
     MostDocuments,
     OnlyHalf,
     Report,
-    Retrieval,
+    RetrievalOptions,
     Shortest,
     Timeout,
 )
@@ -98,7 +98,7 @@ def recall(
     with evidence are asked. Without --address it starts a service of its own and stops
     it at the end; docs/guides/evaluation.md has the format of datasets.
     """
-    told = Retrieval(
+    options = RetrievalOptions(
         dataset=dataset,
         half=half,
         limit=limit,
@@ -112,9 +112,9 @@ def recall(
         address=address,
         data_dir=data_dir,
     )
-    config = told.check(report=report)
+    config = options.check(report=report)
     wanted = _budgets(budgets)
-    found, digest = told.choose()
+    found, digest = options.choose()
     job = _Job(
         documents=found,
         budgets=wanted,
@@ -124,10 +124,10 @@ def recall(
     )
     count = sum(len(one.questions) for one in found)
     say(f"{count} questions about {len(found)} documents")
-    told.serve(config, job.run_id, lambda place, indexes: _run(job, place, indexes))
+    options.serve(config, job.run_id, lambda place, indexes: _run(job, place, indexes))
     summaries = summarize(job.results)
     head = {
-        **told.head(config, digest, {"budgets": list(wanted), "memory": memory}),
+        **options.head(config, digest, {"budgets": list(wanted), "memory": memory}),
         "summaries": [asdict(one) for one in summaries],
     }
     if report is not None:

@@ -66,8 +66,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retrieval:
-    """What both commands are told."""
+class RetrievalOptions:
+    """The options that both commands have."""
 
     dataset: Path
     half: Half | None

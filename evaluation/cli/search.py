@@ -24,7 +24,7 @@ from evaluation.cli.retrieval import (
     MostDocuments,
     OnlyHalf,
     Report,
-    Retrieval,
+    RetrievalOptions,
     Shortest,
     Timeout,
 )
@@ -98,7 +98,7 @@ def search(
     Only questions with evidence are searched for. Without --address it starts a service of
     its own and stops it at the end; docs/guides/evaluation.md has the format of datasets.
     """
-    told = Retrieval(
+    options = RetrievalOptions(
         dataset=dataset,
         half=half,
         limit=limit,
@@ -112,21 +112,21 @@ def search(
         address=address,
         data_dir=data_dir,
     )
-    config = told.check(report=report, plot=plot)
-    wanted = _ways(ways, told.embeds(config), rerank)
+    config = options.check(report=report, plot=plot)
+    wanted = _ways(ways, options.embeds(config), rerank)
     try:
         baselines = Baselines(local_embedder(config) if BY_VECTORS & {*wanted} else None)
     except CannotEmbed as error:
         raise CommandError(str(error)) from error
-    found, digest = told.choose()
+    found, digest = options.choose()
     job = _Job(documents=found, ways=wanted, concurrency=concurrency, baselines=baselines)
     count = sum(len(one.questions) for one in found)
     say(f"{count} questions about {len(found)} documents, by {', '.join(wanted)}")
-    told.serve(config, job.run_id, lambda place, indexes: _run(job, place, indexes))
+    options.serve(config, job.run_id, lambda place, indexes: _run(job, place, indexes))
     summaries = [summarize(way, job.results) for way in job.ways]
     differences = against_better_part(job.results)
     head = {
-        **told.head(config, digest, {"ways": list(wanted)}),
+        **options.head(config, digest, {"ways": list(wanted)}),
         "summaries": [asdict(one) for one in summaries],
         "hybrid_against_better_part": [asdict(one) for one in differences],
     }

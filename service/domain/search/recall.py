@@ -18,10 +18,13 @@ from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 #: What a section leaves over goes to the others.
 MEMORY_SHARE = 0.5
 UNREAD_SHARE = 0.25
+#: The first where a memory does not fit into it: the lower an entry ranks, the less it is worth.
+ENTRIES_SHARE = 0.25
 #: The second where there is no memory, so that all chunks are unread.
 NEWEST_SHARE = 0.1
-#: The most that one of the best chunks takes of what is left when its turn comes; of a longer one
-#: the part that fits best is shown.
+#: The most of what is left when its turn comes that one of the best chunks takes whole.
+WHOLE_SHARE = 0.7
+#: What a longer one takes, of which the part that fits best is shown.
 CHUNK_SHARE = 0.5
 #: Chunks are not cut to less, in bytes.
 LEAST_BYTES = 160
@@ -132,7 +135,9 @@ def compose(material: RecallMaterial, max_tokens: int) -> RecalledText:
     were cut, then further entries, then further new chunks.
     """
     block = _Block(max_tokens * TOKEN_BYTES)
-    waiting = block.add_entries(material.entries, int(block.left * MEMORY_SHARE))
+    are_whole = fit_whole(material.entries, max_tokens)
+    share = MEMORY_SHARE if are_whole else ENTRIES_SHARE
+    waiting = block.add_entries(material.entries, int(block.left * share))
     share = UNREAD_SHARE if material.has_memory else NEWEST_SHARE
     older = block.add_unread(material, int(max_tokens * TOKEN_BYTES * share))
     block.add_hits(material)
@@ -223,7 +228,9 @@ class _Block:
             logged = material.chunks.get(hit.position)
             if logged is None:
                 continue
-            most = max(int(self.left * CHUNK_SHARE), LEAST_BYTES)
+            fits = _size(logged.chunk.as_text()) <= self.left * WHOLE_SHARE
+            most = int(self.left * (WHOLE_SHARE if fits else CHUNK_SHARE))
+            most = max(most, LEAST_BYTES)
             self._add_chunk(RecallKind.CHUNK, logged, hit, material.query, most)
             for side in (-1, 1):
                 beside = material.chunks.get(hit.position + side)

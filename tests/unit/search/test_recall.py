@@ -129,10 +129,18 @@ def test_the_same_entries_have_one_order_whatever_fits_best() -> None:
 def test_a_memory_beyond_its_share_is_its_best_entries() -> None:
     entries = [entry(f"/facts/{at}", "facts 1: " + "word " * 20, at) for at in range(9, 0, -1)]
     chunks = [logged(at, f"{at} nuts " + "and more " * 8) for at in range(1, 40)]
-    found = recall(entries=entries, hits=range(1, 40), chunks=chunks, tokens=200)
+    found = recall(entries=entries, hits=range(1, 40), chunks=chunks, tokens=400)
     shown = [one.revision for one in found.parts if one.kind is RecallKind.MEMORY]
     assert shown == [7, 8, 9]
-    assert 180 < found.tokens <= 200
+    assert 380 < found.tokens <= 400
+
+
+def test_a_memory_that_fits_half_of_the_budget_is_whole() -> None:
+    entries = [entry(f"/facts/{at}", "facts 1: " + "word " * 20, at) for at in range(9, 0, -1)]
+    chunks = [logged(at, f"{at} nuts " + "and more " * 8) for at in range(1, 40)]
+    found = recall(entries=entries, hits=range(1, 40), chunks=chunks, tokens=550)
+    shown = [one.revision for one in found.parts if one.kind is RecallKind.MEMORY]
+    assert shown == list(range(1, 10))
 
 
 def test_what_sections_leave_over_goes_to_the_others() -> None:
@@ -245,6 +253,15 @@ def test_of_a_long_chunk_the_best_part_is_shown() -> None:
     assert as_text[part.from_character : part.to_character] == part.text
     assert found.text.startswith('# Earlier\n[2, thread "t"] …')
     assert found.tokens <= 100
+
+
+def test_a_chunk_that_is_a_little_too_long_is_whole() -> None:
+    fitting = [logged(1, "nuts " * 110), logged(2, "nuts " * 200)]
+    found = recall(hits=[1, 2], chunks=fitting, tokens=200)
+    assert found.parts[0].to_character == 0
+    longer = [logged(1, "nuts " * 120), logged(2, "nuts " * 200)]
+    found = recall(hits=[1, 2], chunks=longer, tokens=200)
+    assert all(one.to_character for one in found.parts)
 
 
 def test_what_is_left_shows_more_of_the_best_chunks() -> None:
