@@ -33,12 +33,14 @@ async def read_by_vectors(
     within: Range,
     depth: int,
     *,
+    embedded_position: int,
     has_index: bool,
 ) -> Sequence[ScoredChunk]:
     """Returns the `depth` chunks of a range whose best part is nearest to a vector of length 1.
 
-    Only vectors of `model` count. The score is the cosine of the angle, corrected for the number
-    of parts. `has_index`: whether vectors of this length have one, over all sessions.
+    Only vectors of `model` count; chunks have them up to `embedded_position`. The score is the
+    cosine of the angle, corrected for the number of parts. `has_index`: whether vectors of
+    this length have one, over all sessions.
     """
     values = {
         "session": session_key,
@@ -48,7 +50,9 @@ async def read_by_vectors(
         "parts": depth * _PARTS_A_CHUNK,
         **within.values(),
     }
-    if has_index and within.positions is None and await _are_many(tx, within, values):
+    last = min(within.to_position, embedded_position)
+    chunks = last - within.from_position + 1
+    if has_index and within.positions is None and await _are_many(tx, chunks, values):
         queries = (*_BY_INDEX, vectors_query(vector, within, True))
         (*_, rows) = await tx.pipeline(queries, values, snapshot=True, prepare=False)
         # With a filter that few pass, the index may give up before it has found enough.
@@ -89,9 +93,10 @@ SELECT count(*) FROM (
 """  # noqa: S608 - all of it is ours
 
 
-async def _are_many(tx: Transaction, within: Range, values: Mapping[str, object]) -> bool:
-    """Returns whether there are more vectors than are compared one by one."""
-    chunks = within.to_position - within.from_position + 1
+async def _are_many(tx: Transaction, chunks: int, values: Mapping[str, object]) -> bool:
+    """Returns whether so many embedded chunks have more vectors than are compared one by one."""
+    if chunks > EXACT_VECTORS:
+        return True
     if chunks * _PARTS_A_CHUNK <= EXACT_VECTORS:
         # More parts per chunk take somewhat longer, but counting them would cost each search.
         return False
@@ -122,7 +127,15 @@ def vectors_query(vector: Sequence[float], within: Range, by_index: bool) -> str
             SELECT count(*) FROM chunk_vector v WHERE v.session_key = %(session)s
                 AND v.position = near.position AND v.model = %(model)s
         )"""
-        measured = f"(SELECT {near} AS distance FROM {vectors} LIMIT {SPREAD_VECTORS}) AS sampled"  # noqa: S608
+        # In the order of the key, so that no plan reads the whole table.
+        measured = f"""(
+            SELECT {near} AS distance FROM (
+                SELECT v.embedding FROM chunk_vector v
+                WHERE v.session_key = %(session)s AND v.model = %(model)s
+                    AND v.position BETWEEN %(low)s AND %(high)s
+                ORDER BY v.position DESC LIMIT {SPREAD_VECTORS}
+            ) AS v WHERE array_length(v.embedding, 1) = {size}
+        ) AS sampled"""  # noqa: S608 - all of it is ours
     return f"""
 WITH near AS MATERIALIZED (
     SELECT v.position, v.from_character, v.to_character, {near} AS distance
@@ -130,7 +143,7 @@ WITH near AS MATERIALIZED (
     {nearest}
 )
 SELECT position, 1 - distance, from_character, to_character, parts,
-    (SELECT coalesce(stddev_pop(distance), 0) FROM {measured})
+    CASE WHEN parts > 1 THEN (SELECT coalesce(stddev_pop(distance), 0) FROM {measured}) ELSE 0 END
 FROM (
     SELECT DISTINCT ON (position) *, {parts} AS parts
     FROM near ORDER BY position, distance, from_character

@@ -275,8 +275,8 @@ class _Replay:
         return statements
 
     async def run(self, statements: Sequence[tuple[Any, Any]]) -> None:
-        """Runs them on a connection of the application's role."""
-        async with self._database.direct(DEFAULT_TENANT, name="bench") as tx:
+        """Runs them in one transaction of the application's role: some are settings of theirs."""
+        async with self._database.transaction(DEFAULT_TENANT, name="bench") as tx:
             for statement, values in statements:
                 cursor = tx.driver.cursor()
                 await cursor.execute(statement, values)

@@ -27,7 +27,7 @@ from service.telemetry.names import GenAiOperation
 from service.usecases.calls.leaving import for_one_client
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import session_not_found
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.log.ranges import Range
 from storage.search import chunk_index, posting_lists
@@ -271,9 +271,20 @@ class Searcher:
         within = wanted.range(last)
         async with self._database.direct(tenant_id, name="search") as tx:
             within = await with_positions(tx, session_key, within)
-            words, vectors, unread = await self._both(
-                tx, session_key, place, within, query, mode, vector
-            )
+        depth = max(query.limit, DEPTH)
+        words: Sequence[ScoredChunk] = ()
+        unread = 0
+        # The database looks for both at once.
+        near = asyncio.create_task(
+            self._by_vectors(tenant_id, session_key, place, within, depth, vector)
+        )
+        try:
+            if mode is not SearchMode.VECTORS:
+                words, unread = await self._by_words(tenant_id, session_key, place, within, depth)
+            vectors = await near
+        finally:
+            near.cancel()
+            await asyncio.gather(near, return_exceptions=True)
         fused = fuse(((WORDS_WEIGHT, words), (VECTORS_WEIGHT, vectors)))
         if query.rerank:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
@@ -397,38 +408,39 @@ class Searcher:
             del self._embedded[next(iter(self._embedded))]
         return vector
 
-    async def _both(
+    async def _by_words(
+        self, tenant_id: UUID, session_key: UUID, place: SearchPlace, within: Range, depth: int
+    ) -> tuple[Sequence[ScoredChunk], int]:
+        """Returns what words find, and how many chunks were not read for it."""
+        if within.from_position > within.to_position:
+            return (), 0
+        async with self._database.direct(tenant_id, name="search") as tx:
+            tail = await search_words.read_tail(tx, session_key, place, within)
+            found = await search_words.read_by_words(tx, session_key, place, within, tail, depth)
+        return found, tail.unread
+
+    async def _by_vectors(
         self,
-        tx: Transaction,
+        tenant_id: UUID,
         session_key: UUID,
         place: SearchPlace,
         within: Range,
-        query: SearchQuery,
-        mode: SearchMode,
+        depth: int,
         vector: Sequence[float] | None,
-    ) -> tuple[Sequence[ScoredChunk], Sequence[ScoredChunk], int]:
-        """Returns the finds of words and of vectors, and how many chunks words did not read."""
-        depth = max(query.limit, DEPTH)
-        words: Sequence[ScoredChunk] = ()
-        vectors: Sequence[ScoredChunk] = ()
-        unread = 0
-        if within.from_position > within.to_position:
-            return words, vectors, unread
-        if mode is not SearchMode.VECTORS:
-            tail = await search_words.read_tail(tx, session_key, place, within)
-            unread = tail.unread
-            words = await search_words.read_by_words(tx, session_key, place, within, tail, depth)
-        if vector is not None and self._support is not None:
-            vectors = await search_vectors.read_by_vectors(
+    ) -> Sequence[ScoredChunk]:
+        if vector is None or self._support is None or within.from_position > within.to_position:
+            return ()
+        async with self._database.direct(tenant_id, name="search") as tx:
+            return await search_vectors.read_by_vectors(
                 tx,
                 session_key,
                 place.embedding_model,
                 vector,
                 within,
                 depth,
+                embedded_position=place.embedded_position,
                 has_index=len(vector) in self._support.indexed_dimensions,
             )
-        return words, vectors, unread
 
     async def _reranked(
         self,

@@ -57,12 +57,17 @@ async def find(
     low: int = 1,
     high: int = 10**6,
     model: str = MODEL,
+    embedded_position: int = 10**6,
     has_index: bool = False,
     kinds: tuple[str, ...] = (),
 ) -> Sequence[ScoredChunk]:
     async with database.direct(DEFAULT_TENANT) as tx:
         within = Range(from_position=low, to_position=high, kinds=kinds)
-        return await read_by_vectors(tx, KEY, model, vector, within, depth, has_index=has_index)
+        return await read_by_vectors(
+            *(tx, KEY, model, vector, within, depth),
+            embedded_position=embedded_position,
+            has_index=has_index,
+        )
 
 
 async def fill(database: Database, count: int) -> dict[int, tuple[float, ...]]:
@@ -185,8 +190,9 @@ async def test_many_vectors_are_searched_by_an_index_and_then_one_by_one(
 
 async def test_few_vectors_are_not_searched_by_an_index(vectors: Database) -> None:
     await fill(vectors, 30)
-    many = {"session": KEY, "low": 1, "high": 10**6}
+    values = {"session": KEY, "low": 1, "high": 10**6}
     async with vectors.direct(DEFAULT_TENANT) as tx:
-        far = Range(from_position=1, to_position=10**6)
-        assert not await search_vectors._are_many(tx, far, many)
-        assert not await search_vectors._are_many(tx, Range(from_position=1, to_position=5), {})
+        assert not await search_vectors._are_many(tx, 10_000, values)
+        # Without counting, where chunks are few, and where there are many.
+        assert not await search_vectors._are_many(tx, 5, {})
+        assert await search_vectors._are_many(tx, search_vectors.EXACT_VECTORS + 1, {})
