@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: Chunks of a block; a search visits those after the last block one by one. A place in a block has
 #: two bytes, so that no block may be longer than 65,535 chunks.
-BLOCK_CHUNKS = 16_384
+BLOCK_CHUNKS = 8192
 #: Words of a block's chunks, which one statement lists within seconds.
-BLOCK_WORDS = 500_000
+BLOCK_WORDS = 250_000
 #: Bytes of their content, so that very long words do not use up a server's memory.
-BLOCK_BYTES = 16 * 1024 * 1024
+BLOCK_BYTES = 8 * 1024 * 1024
 #: A block that may be full by words or bytes is looked for after so many new chunks.
 LOOK_CHUNKS = 1024
 #: Words in so many chunks of a block get a row of their own.

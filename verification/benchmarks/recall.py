@@ -258,14 +258,14 @@ class _Replay:
             config,
         )
 
-    async def recorded(self, query: str) -> Sequence[tuple[Any, Any]]:
-        """Returns the statements of a recall, with their values."""
+    async def recorded(self, query: str) -> Sequence[tuple[Any, Any, dict[str, Any]]]:
+        """Returns the statements of a recall, with their values, and whether they are prepared."""
         wanted = RecallQuery(query=query, max_tokens=TOKENS)
-        statements: list[tuple[Any, Any]] = []
+        statements: list[tuple[Any, Any, dict[str, Any]]] = []
         execute = psycopg.AsyncCursor.execute
 
         async def recording(cursor: Any, query: Any, params: Any = None, **named: Any) -> Any:
-            statements.append((query, params))
+            statements.append((query, params, named))
             return await execute(cursor, query, params, **named)
 
         with patch.object(psycopg.AsyncCursor, "execute", recording):
@@ -274,12 +274,12 @@ class _Replay:
             )
         return statements
 
-    async def run(self, statements: Sequence[tuple[Any, Any]]) -> None:
+    async def run(self, statements: Sequence[tuple[Any, Any, dict[str, Any]]]) -> None:
         """Runs them in one transaction of the application's role: some are settings of theirs."""
         async with self._database.transaction(DEFAULT_TENANT, name="bench") as tx:
-            for statement, values in statements:
+            for statement, values, named in statements:
                 cursor = tx.driver.cursor()
-                await cursor.execute(statement, values)
+                await cursor.execute(statement, values, **named)
                 if cursor.description:
                     await cursor.fetchall()
 
