@@ -244,7 +244,7 @@ class _Replay:
     """Runs the statements of recalls without the service."""
 
     def __init__(self, url: str, session: str, embedder: LocalEmbedder | None) -> None:
-        self._database = Database.connect(url, pool_size=1, name="bench-recall")
+        self._database = Database.connect(url, pool_size=4, name="bench-recall")
         self._session = session
         config = Config()
         watcher = ProgressWatcher(self._database)

@@ -27,6 +27,7 @@ from service.usecases.log.lookup import memory_not_found, session_not_found
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
+from service.usecases.search.meanwhile import meanwhile
 from service.usecases.search.memories import search_entries
 from service.usecases.search.search import FoundPage, SearchHit, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
@@ -109,6 +110,24 @@ class _Subject:
         """All of the memories have read the log up to here; 0 without one."""
         return min((one.applied_position for one in self.memories), default=0)
 
+    @property
+    def names(self) -> Mapping[UUID, str]:
+        """The names of the memories by their ids."""
+        return {one.memory_id: one.name for one in self.memories}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Newest:
+    """What a recall reads whatever is searched for."""
+
+    #: The newest entries of the memories, as they are stored and as they are recalled.
+    rows: Sequence[FoundEntry]
+    entries: Sequence[RecallEntry]
+    #: Whether these are all, and have room.
+    are_whole: bool
+    #: The newest chunks that no memory has read.
+    unread: Sequence[LoggedChunk]
+
 
 class Recaller:
     """Recalls, in one server process."""
@@ -149,8 +168,10 @@ class Recaller:
                     tenant_id, session, one.name, consistency, deadline=deadline
                 )
             subject = await self._subject(tenant_id, session, query)
-        page = await self._found(tenant_id, session, query, subject, consistency, deadline)
-        material = await self._material(tenant_id, query, subject, page)
+        async with meanwhile(self._newest(tenant_id, query, subject)) as reading:
+            page = await self._found(tenant_id, session, query, subject, consistency, deadline)
+            newest = await reading
+        material = await self._material(tenant_id, query, subject, newest, page)
         recalled = await beside(compose, material, query.max_tokens)
         head = subject.session.head
         token = ReadToken(
@@ -218,48 +239,76 @@ class Recaller:
         )
         return reading.page
 
-    async def _material(
-        self, tenant_id: UUID, query: RecallQuery, subject: _Subject, page: FoundPage | None
-    ) -> RecallMaterial:
+    async def _newest(self, tenant_id: UUID, query: RecallQuery, subject: _Subject) -> _Newest:
+        """Reads what needs no search: the newest entries, and the newest chunks."""
         key, head = subject.session.session_key, subject.session.head
-        wanted = query.filter or ChunkFilter()
-        hits: Sequence[RecallHit] = ()
-        if page is not None and query.wants(RecallKind.CHUNK):
-            hits = [_hit(one) for one in page.found]
-        found = {one.position for one in hits}
-        beside_hits = wanted.range(head) if _keeps_neighbours(wanted) else None
-        positions = [
-            one
-            for one in neighbours(hits)
-            if one in found
-            or (
-                beside_hits is not None
-                and beside_hits.from_position <= one <= beside_hits.to_position
-            )
-        ]
         max_bytes = query.max_tokens * TOKEN_BYTES
-        within = wanted.range(head)
+        within = (query.filter or ChunkFilter()).range(head)
         within = replace(
             within, from_position=max(within.from_position, subject.applied_position + 1)
         )
+        rows: Sequence[FoundEntry] = ()
+        are_all = True
+        unread: Sequence[LoggedChunk] = ()
         async with self._database.direct(tenant_id, name="recall") as tx:
-            entries: Sequence[RecallEntry] = ()
             if query.wants(RecallKind.MEMORY):
-                entries = await _entries(tx, subject, page, query.max_tokens)
-            most = max(READ_SHARE * max_bytes, LEAST_BYTES)
-            chunks = await read_chunks(tx, key, positions, most) if positions else {}
-            unread: Sequence[LoggedChunk] = ()
+                ids = [one.memory_id for one in subject.memories]
+                rows, are_all = await read_newest_entries(tx, key, ids, max_bytes)
             if query.wants(RecallKind.UNREAD) and within.from_position <= within.to_position:
                 within = await with_positions(tx, key, within)
                 unread = await read_newest(tx, key, within, max_bytes)
+        entries = [_entry(one, subject.names) for one in rows]
+        return _Newest(
+            rows=rows,
+            entries=entries,
+            are_whole=are_all and fit_whole(entries, query.max_tokens),
+            unread=unread,
+        )
+
+    async def _material(
+        self,
+        tenant_id: UUID,
+        query: RecallQuery,
+        subject: _Subject,
+        newest: _Newest,
+        page: FoundPage | None,
+    ) -> RecallMaterial:
+        entries = newest.entries
+        hits: Sequence[RecallHit] = ()
+        if page is not None and query.wants(RecallKind.CHUNK):
+            hits = [_hit(one) for one in page.found]
+        positions = _shown_positions(query, subject, hits)
+        most = max(READ_SHARE * query.max_tokens * TOKEN_BYTES, LEAST_BYTES)
+        chunks: Mapping[int, LoggedChunk] = {}
+        async with self._database.direct(tenant_id, name="recall") as tx:
+            if page is not None and not newest.are_whole:
+                entries = await _best_entries(tx, subject, newest, page)
+            if positions:
+                chunks = await read_chunks(tx, subject.session.session_key, positions, most)
         return RecallMaterial(
             query=subject.query,
             entries=entries,
             hits=hits,
             chunks=chunks,
-            unread=unread,
+            unread=newest.unread,
             has_memory=bool(subject.memories),
         )
+
+
+def _shown_positions(
+    query: RecallQuery, subject: _Subject, hits: Sequence[RecallHit]
+) -> Sequence[int]:
+    """Returns the positions of hits, and of those neighbours that the filter lets through."""
+    wanted = query.filter or ChunkFilter()
+    found = {one.position for one in hits}
+    if not _keeps_neighbours(wanted):
+        return [one for one in neighbours(hits) if one in found]
+    within = wanted.range(subject.session.head)
+    return [
+        one
+        for one in neighbours(hits)
+        if one in found or within.from_position <= one <= within.to_position
+    ]
 
 
 def _hit(found: SearchHit) -> RecallHit:
@@ -300,23 +349,22 @@ def _keeps_neighbours(wanted: ChunkFilter) -> bool:
     return not others.conditions()
 
 
-async def _entries(
-    tx: Transaction, subject: _Subject, page: FoundPage | None, max_tokens: int
+async def _best_entries(
+    tx: Transaction, subject: _Subject, newest: _Newest, page: FoundPage
 ) -> Sequence[RecallEntry]:
-    """Returns all entries of the memories if they fit their share, else the best ones first."""
-    names = {one.memory_id: one.name for one in subject.memories}
-    key = subject.session.session_key
-    found, are_all = await read_newest_entries(tx, key, list(names), max_tokens * TOKEN_BYTES)
-    newest = [_entry(one, names) for one in found]
-    if page is None or (are_all and fit_whole(newest, max_tokens)):
-        return newest
+    """Returns the entries that a search finds, best first, then the newest others."""
     best = await search_entries(
-        *(tx, key, page.index, page.vector, EntryRange(memory_ids=list(names)), MAX_ENTRIES),
+        *(tx, subject.session.session_key, page.index, page.vector),
+        EntryRange(memory_ids=list(subject.names)),
+        MAX_ENTRIES,
         by_words=page.mode is not SearchMode.VECTORS,
     )
     ranked = {one.found.key for one in best}
-    others = (one for one, row in zip(newest, found, strict=True) if row.key not in ranked)
-    return [*(replace(_entry(one.found, names), score=one.score) for one in best), *others]
+    others = (
+        one for one, row in zip(newest.entries, newest.rows, strict=True) if row.key not in ranked
+    )
+    found = (replace(_entry(one.found, subject.names), score=one.score) for one in best)
+    return [*found, *others]
 
 
 def _entry(found: FoundEntry, names: Mapping[UUID, str]) -> RecallEntry:

@@ -27,6 +27,7 @@ from service.telemetry.names import GenAiOperation
 from service.usecases.calls.leaving import for_one_client
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import session_not_found
+from service.usecases.search.meanwhile import meanwhile
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.log.ranges import Range
@@ -275,16 +276,12 @@ class Searcher:
         words: Sequence[ScoredChunk] = ()
         unread = 0
         # The database looks for both at once.
-        near = asyncio.create_task(
+        async with meanwhile(
             self._by_vectors(tenant_id, session_key, place, within, depth, vector)
-        )
-        try:
+        ) as near:
             if mode is not SearchMode.VECTORS:
                 words, unread = await self._by_words(tenant_id, session_key, place, within, depth)
             vectors = await near
-        finally:
-            near.cancel()
-            await asyncio.gather(near, return_exceptions=True)
         fused = fuse(((WORDS_WEIGHT, words), (VECTORS_WEIGHT, vectors)))
         if query.rerank:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
