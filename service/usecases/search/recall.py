@@ -42,7 +42,7 @@ from storage.search.recalling import read_newest
 #: Tokens of a text that names no budget.
 DEFAULT_TOKENS = 1000
 #: Tokens of the chunks that a budget is expected to hold, at least: so many are searched for.
-TOKENS_PER_HIT = 20
+TOKENS_PER_HIT = 12
 MIN_HITS, MAX_HITS = 10, 100
 #: Entries that a search of the memories returns at most.
 MAX_ENTRIES = 500
