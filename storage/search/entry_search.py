@@ -61,6 +61,13 @@ class SearchedMemory:
     applied_position: int
     #: The memory has later revisions, whose entries are still to be written.
     is_behind: bool
+    #: A tree is closed once everything up to here is in it; None when that was not requested.
+    seal_position: int | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what comes after `applied_position` will never be in it."""
+        return self.seal_position is not None and self.applied_position >= self.seal_position
 
 
 _COLUMNS = """e.memory_id, e.path, e.part, e.value, e.revision, e.first_position, e.last_position"""
@@ -194,7 +201,7 @@ SELECT m.memory_id, m.name, m.kind, m.entry_revision AS revision, coalesce((
         WHERE r.session_key = %(session)s AND r.memory_id = m.memory_id
             AND r.revision = m.entry_revision
     ), 0) AS applied_position,
-    m.entry_revision <> m.revision AS is_behind
+    m.entry_revision <> m.revision AS is_behind, m.seal_position
 FROM memory m WHERE m.session_key = %(session)s
 ORDER BY m.name COLLATE "C"
 """

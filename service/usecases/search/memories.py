@@ -9,7 +9,7 @@ import structlog
 from service.domain.calls.ledger import CallScope
 from service.domain.log.read_tokens import ReadToken
 from service.domain.search.fusing import ScoredChunk, fuse
-from service.domain.values.errors import InvalidInput
+from service.domain.values.errors import FailedPrecondition, InvalidInput
 from service.domain.values.paths import Path, PathError
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key as key_of
@@ -135,6 +135,37 @@ def _scored(
     return [ScoredChunk(position=numbers[one.key], score=one.score) for one in found]
 
 
+async def catch_up(
+    memories: Memories,
+    tenant_id: UUID,
+    session: str,
+    name: str,
+    consistency: Consistency,
+    *,
+    deadline: float | None,
+    is_named: bool,
+) -> None:
+    """Waits until a memory is as fresh as a search of it must be. Raises as `Memories.read`.
+
+    One that the request does not name may be a tree that is closed before: it is searched as it is.
+    """
+    try:
+        await memories.catch_up(tenant_id, session, name, consistency, deadline=deadline)
+    except FailedPrecondition as error:
+        if is_named or error.reason is not Reason.MEMORY_SEALED:
+            raise
+
+
+async def note_behind(database: Database, tenant_id: UUID, session_key: UUID) -> None:
+    """Has a worker write the entries that the release before did not write."""
+    try:
+        async with database.transaction(tenant_id, name="search") as tx:
+            await chunk_index.note_unlisted(tx, session_key)
+    except StorageError as error:
+        # What was found is no worse for it, and the next search tries again.
+        _log.warning("session not noted for entries", session=str(session_key), cause=str(error))
+
+
 class MemorySearch:
     """Searches memories for clients, in one server process."""
 
@@ -167,8 +198,10 @@ class MemorySearch:
         if consistency.at_least or consistency.fully_applied:
             names = query.memories or [one.name for one in await self._searched(tenant_id, key)]
             for name in names:
-                await self._memories.catch_up(
-                    tenant_id, session, name, consistency, deadline=deadline
+                await catch_up(
+                    *(self._memories, tenant_id, session, name, consistency),
+                    deadline=deadline,
+                    is_named=bool(query.memories),
                 )
 
         async def searching(scope: CallScope) -> EntrySearch | None:
@@ -219,7 +252,7 @@ class MemorySearch:
                 by_words=prepared.mode is not SearchMode.VECTORS,
             )
         if any(one.is_behind for one in searched):
-            await self._note_behind(tenant_id, key)
+            await note_behind(self._database, tenant_id, key)
         return EntrySearch(
             hits=hits,
             mode=prepared.mode,
@@ -232,15 +265,6 @@ class MemorySearch:
             session_key=key, incarnation=place.incarnation, position=searched.applied_position
         )
         return token.sign(self._token_key)
-
-    async def _note_behind(self, tenant_id: UUID, key: UUID) -> None:
-        """Has a worker write the entries that the release before did not write."""
-        try:
-            async with self._database.transaction(tenant_id, name="search") as tx:
-                await chunk_index.note_unlisted(tx, key)
-        except StorageError as error:
-            # What was found is no worse for it, and the next search tries again.
-            _log.warning("session not noted for entries", session=str(key), cause=str(error))
 
 
 def _prefix(text: str) -> str:

@@ -28,14 +28,18 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.meanwhile import meanwhile
-from service.usecases.search.memories import search_entries
+from service.usecases.search.memories import catch_up, note_behind, search_entries
 from service.usecases.search.search import FoundPage, SearchHit, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
 from storage.log.sessions import StoredSession
-from storage.memories import memories as stored_memories
-from storage.memories.memories import StoredMemory
-from storage.search.entry_search import EntryRange, FoundEntry, read_newest_entries
+from storage.search.entry_search import (
+    EntryRange,
+    FoundEntry,
+    SearchedMemory,
+    read_newest_entries,
+    read_searched,
+)
 from storage.search.finding import read_chunks, with_positions
 from storage.search.recalling import read_newest
 
@@ -102,13 +106,17 @@ class _Subject:
     """What a recall is about."""
 
     session: StoredSession
-    memories: Sequence[StoredMemory]
+    memories: Sequence[SearchedMemory]
     query: str
 
     @property
     def applied_position(self) -> int:
-        """All of the memories have read the log up to here; 0 without one."""
-        return min((one.applied_position for one in self.memories), default=0)
+        """All of the memories have read the log up to here; 0 without one.
+
+        Without closed trees, which read no more, unless there are no others.
+        """
+        reading = [one for one in self.memories if not one.is_closed] or self.memories
+        return min((one.applied_position for one in reading), default=0)
 
     @property
     def names(self) -> Mapping[UUID, str]:
@@ -164,8 +172,10 @@ class Recaller:
         subject = await self._subject(tenant_id, session, query)
         if consistency.at_least or consistency.fully_applied:
             for one in subject.memories:
-                await self._memories.catch_up(
-                    tenant_id, session, one.name, consistency, deadline=deadline
+                await catch_up(
+                    *(self._memories, tenant_id, session, one.name, consistency),
+                    deadline=deadline,
+                    is_named=bool(query.memories),
                 )
             subject = await self._subject(tenant_id, session, query)
         async with meanwhile(self._newest(tenant_id, query, subject)) as reading:
@@ -173,6 +183,8 @@ class Recaller:
             newest = await reading
         material = await self._material(tenant_id, query, subject, newest, page)
         recalled = await beside(compose, material, query.max_tokens)
+        if any(one.is_behind for one in subject.memories):
+            await note_behind(self._database, tenant_id, subject.session.session_key)
         head = subject.session.head
         token = ReadToken(
             session_key=subject.session.session_key,
@@ -199,10 +211,10 @@ class Recaller:
             stored = await sessions.get(tx, key)
             if stored is None:
                 raise session_not_found(session)
-            found: Sequence[StoredMemory] = ()
+            found: Sequence[SearchedMemory] = ()
             is_read = query.wants(RecallKind.MEMORY) or query.wants(RecallKind.UNREAD)
             if is_read or query.memories:
-                wanted = _wanted(session, query, await stored_memories.list_all(tx, key))
+                wanted = _wanted(session, query, await read_searched(tx, key))
                 found = wanted if is_read else ()
             asked = query.query
             if not asked.strip() and query.wants(RecallKind.CHUNK):
@@ -320,8 +332,8 @@ def _hit(found: SearchHit) -> RecallHit:
 
 
 def _wanted(
-    session: str, query: RecallQuery, stored: Sequence[StoredMemory]
-) -> Sequence[StoredMemory]:
+    session: str, query: RecallQuery, stored: Sequence[SearchedMemory]
+) -> Sequence[SearchedMemory]:
     """Returns the memories that are recalled, by name. Raises NotFound."""
     by_name = {one.name: one for one in stored}
     if query.memories:
