@@ -59,6 +59,8 @@ class EntryIndexer:
         tenant_id, key = scope.tenant_id, scope.session_key
         async with self._database.transaction(tenant_id, name="index") as tx:
             found = await entries.read_unembedded(tx, key, EMBED_ENTRIES)
+        if not found:
+            return
         made = await embedder.embed_chunks([one.entry.text for one in found], scope=scope)
         vectors = [_vector(parts) for parts in made]
         async with self._database.transaction(tenant_id, name="index") as tx:

@@ -153,9 +153,12 @@ class Indexer:
             after = items[-1].session_key
 
     def _lacks_vectors(self, place: IndexPlace) -> bool:
-        return self._lacks_chunk_vectors(place) or (
-            self._entries is not None and place.lacks_entry_vectors
-        )
+        assert self._embedder is not None, "vectors are missing only where there is one"
+        if self._lacks_chunk_vectors(place):
+            return True
+        # Of a session without chunks those of entries may all be of another model.
+        is_former = place.embedding_model not in ("", self._embedder.model)
+        return self._entries is not None and (place.lacks_entry_vectors or is_former)
 
     def _lacks_chunk_vectors(self, place: IndexPlace) -> bool:
         assert self._embedder is not None, "vectors are missing only where there is one"
@@ -289,6 +292,11 @@ class Indexer:
 
     async def _embed_entries(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
         assert self._entries is not None, "else no vectors of entries are wanted"
+        if place.embedding_model != embedder.model:
+            async with self._database.transaction(item.tenant_id, name="index.entries") as tx:
+                await chunk_index.begin_model(
+                    tx, item.session_key, embedder.model, before=place.embedding_model
+                )
         scope = CallScope(
             tenant_id=item.tenant_id,
             session_key=item.session_key,

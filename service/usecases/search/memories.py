@@ -205,7 +205,7 @@ class MemorySearch:
                 )
 
         async def searching(scope: CallScope) -> EntrySearch | None:
-            wanted = SearchQuery(query=query.query, mode=query.mode)
+            wanted = SearchQuery(query=query.query, mode=query.mode, with_entries=True)
             prepared = await self._searcher.prepare(tenant_id, key, wanted, scope, deadline)
             if prepared is None:
                 return None

@@ -244,6 +244,7 @@ class Recaller:
                 filter=query.filter,
                 up_to=subject.session.head,
                 with_chunks=False,
+                with_entries=query.wants(RecallKind.MEMORY),
                 embedding_seconds=self._embedding_seconds,
             ),
             consistency,

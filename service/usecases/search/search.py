@@ -60,6 +60,7 @@ RETRY_SECONDS = 5.0
 
 _T = TypeVar("_T")
 
+NO_VECTORS = "the session has no vectors of the configured model yet"
 NO_MODEL = "no embedding model is configured (PALIMPSEST_EMBEDDING_MODEL)"
 
 
@@ -96,6 +97,8 @@ class SearchQuery:
     #: Where the mode is DEFAULT: how long the query may take to be embedded; None: until a quarter
     #: of the time to the deadline is left.
     embedding_seconds: float | None = None
+    #: Whether entries of memories are searched as well, which may have vectors before chunks do.
+    with_entries: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +147,7 @@ class PreparedQuery:
     mode: SearchMode
     #: None: only words are searched.
     vector: Sequence[float] | None
-    #: Why it has none, if it could not be embedded.
+    #: Why it has none where one was wanted.
     failure: str = ""
 
 
@@ -294,7 +297,7 @@ class Searcher:
         )
         page = await self._with_chunks(tenant_id, session_key, query, page)
         if posting_lists.is_due(place.listed_position, place.indexed_position):
-            await self._note_unlisted(tenant_id, session_key)
+            await self._note(tenant_id, session_key)
         return page
 
     async def prepare(
@@ -315,9 +318,13 @@ class Searcher:
         if found is None:
             return None
         place = replace(found, vectors_unavailable=unavailable)
-        mode = self._mode(query.mode, place)
-        if mode is SearchMode.WORDS or not self._has_vectors(place):
+        if not place.head and place.embedding_model and self._is_former(place):
+            await self._note(tenant_id, session_key)
+        mode = self._mode(query, place)
+        if mode is SearchMode.WORDS:
             return PreparedQuery(place=place, mode=mode, vector=None)
+        if not self._has_vectors(query, place):
+            return PreparedQuery(place=place, mode=mode, vector=None, failure=NO_VECTORS)
         try:
             # No model is asked while a transaction is open.
             vector = await self._embed(query, scope, deadline)
@@ -330,14 +337,16 @@ class Searcher:
             return PreparedQuery(place=place, mode=SearchMode.WORDS, vector=None, failure=failure)
         return PreparedQuery(place=place, mode=mode, vector=vector)
 
-    async def _note_unlisted(self, tenant_id: UUID, session_key: UUID) -> None:
-        """Has a worker write the lists of a session that had its words before there were any."""
+    async def _note(self, tenant_id: UUID, session_key: UUID) -> None:
+        """Has a worker write lists that came after words, or vectors that no sweep misses."""
         try:
             async with self._database.transaction(tenant_id, name="search") as tx:
                 await chunk_index.note_unlisted(tx, session_key)
         except StorageError as error:
             # What was found is no worse for it, and the next search tries again.
-            _log.warning("session not noted for lists", session=str(session_key), cause=str(error))
+            _log.warning(
+                "session not noted for indexing", session=str(session_key), cause=str(error)
+            )
 
     async def vectors_model(self, tenant_id: UUID) -> str:
         """Returns the model whose vectors are searched; empty where none can be."""
@@ -358,18 +367,20 @@ class Searcher:
             self._support_until = time.monotonic() + SUPPORT_SECONDS
         return self._support
 
-    def _has_vectors(self, place: SearchPlace) -> bool:
-        """Returns whether a session has vectors that compare with those of our model."""
-        return (
-            self._embedder is not None
-            and place.embedding_model == self._embedder.model
-            and place.embedded_position > 0
-        )
+    def _is_former(self, place: SearchPlace) -> bool:
+        """Returns whether a session's vectors do not compare with those of our model."""
+        return self._embedder is not None and place.embedding_model != self._embedder.model
 
-    def _mode(self, asked: SearchMode, place: SearchPlace) -> SearchMode:
-        unavailable = place.vectors_unavailable
+    def _has_vectors(self, query: SearchQuery, place: SearchPlace) -> bool:
+        """Returns whether a session has vectors that compare with those of our model."""
+        if self._embedder is None or self._is_former(place):
+            return False
+        return query.with_entries or place.embedded_position > 0
+
+    def _mode(self, query: SearchQuery, place: SearchPlace) -> SearchMode:
+        asked, unavailable = query.mode, place.vectors_unavailable
         if asked is SearchMode.DEFAULT:
-            able = not unavailable and self._has_vectors(place)
+            able = not unavailable and self._has_vectors(query, place)
             return SearchMode.HYBRID if able else SearchMode.WORDS
         if asked is not SearchMode.WORDS and unavailable:
             raise FailedPrecondition(

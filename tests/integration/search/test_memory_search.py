@@ -336,6 +336,39 @@ async def test_vectors_follow_and_stay_with_what_says_the_same(
     assert await wrong(database) == []
 
 
+async def test_a_memory_without_chunks_is_found_by_vectors(able: None, database: Database) -> None:
+    await make(database, [])
+    await edit(database, [Edit(op=None, path="$.topics.bees", value_json='"Ann keeps bees."')])
+    text = "topics / bees: Ann keeps bees."
+    embedder = Counts()
+    none = await find(database, text, embedder, mode=SearchMode.VECTORS)
+    assert (none.hits, "no vectors" in none.failure) == ([], True)
+    await index(database, embedder)
+    assert embedder.asked == [[text]]
+    near = await find(database, text, embedder, mode=SearchMode.VECTORS)
+    assert (len(near.hits), near.failure) == (1, "")
+    assert (await find(database, text, embedder)).mode is SearchMode.HYBRID
+    # Chunks that come later take nothing from it.
+    await append_texts(database, "s", ["Cats."])
+    await index(database, embedder)
+    assert embedder.asked.count([text]) == 1
+    assert {row[-1] for row in await entries_of(database)} == {"test/counts"}
+
+
+async def test_a_memory_without_chunks_is_embedded_by_another_model(
+    able: None, database: Database
+) -> None:
+    await make(database, [])
+    await edit(database, [Edit(op=None, path="$.topics.bees", value_json='"Ann keeps bees."')])
+    await index(database, Counts())
+    other = Counts(model="test/other")
+    assert (await find(database, "bees", other)).mode is SearchMode.WORDS
+    await index(database, other)
+    assert {row[-1] for row in await entries_of(database)} == {"test/other"}
+    assert (await find(database, "bees", other)).mode is SearchMode.HYBRID
+    assert len(other.asked) == 1
+
+
 async def test_tenants_see_their_own(servers: Servers, url: str, database: Database) -> None:
     await noted(database)
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:

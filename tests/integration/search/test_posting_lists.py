@@ -356,7 +356,7 @@ async def test_a_search_finds_where_nothing_can_be_noted(
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
         connection.execute(REFUSING)
     assert await search(database) == [1, 2, 3]
-    assert "session not noted for lists" in capsys.readouterr().out
+    assert "session not noted for indexing" in capsys.readouterr().out
     assert await rows(database, NOTED) == [(False,)]
 
 
