@@ -87,7 +87,8 @@ async def with_positions(tx: Transaction, session_key: UUID, within: Range) -> R
 # Each by its key, whatever length the planner expects: only the index of the key has the order.
 _CHUNKS = f"""
 SELECT {CHUNK_COLUMNS} FROM (
-    SELECT wanted.position, sum(c.bytes) OVER (ORDER BY wanted.rank) AS total, wanted.rank
+    SELECT wanted.position, wanted.rank,
+        sum(c.bytes) OVER (PARTITION BY c.bytes > %(large)s ORDER BY wanted.rank) AS total
     FROM unnest(%(positions)s::bigint[]) WITH ORDINALITY AS wanted (position, rank), LATERAL (
         SELECT {CHUNK_BYTES} AS bytes FROM chunk c
         WHERE c.session_key = %(session)s
@@ -103,11 +104,27 @@ WHERE total <= %(bytes)s OR rank = 1
 """  # noqa: S608 - all of it is ours
 
 
+_NONE_LARGE = 2**62
+
+
 async def read_chunks(
-    tx: Transaction, session_key: UUID, positions: Sequence[int], max_bytes: int
+    tx: Transaction,
+    session_key: UUID,
+    positions: Sequence[int],
+    max_bytes: int,
+    large_bytes: int | None = None,
 ) -> Mapping[int, LoggedChunk]:
-    """Returns the first of these chunks that have `max_bytes` together, and at least one."""
-    values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
+    """Returns the first of these chunks that have `max_bytes` together, and at least one.
+
+    With `large_bytes` larger chunks count by themselves, up to as many bytes again, so that one
+    of them does not keep out all that follow.
+    """
+    values = {
+        "session": session_key,
+        "positions": list(positions),
+        "bytes": max_bytes,
+        "large": _NONE_LARGE if large_bytes is None else large_bytes,
+    }
     return {row[0]: logged_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)}
 
 

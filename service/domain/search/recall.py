@@ -6,7 +6,7 @@ So it changes at its end first, and a provider's prefix cache keeps the rest.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -29,6 +29,9 @@ CHUNK_SHARE = 0.5
 #: Chunks are not cut to less, in bytes.
 LEAST_BYTES = 160
 
+#: A shorter text may mean something else elsewhere: it is no repetition because it is the same.
+TELLING_CHARACTERS = 20
+
 #: What marks a place where text of a chunk was left out.
 _CUT = "…"
 _INDENT = "\n  "
@@ -36,6 +39,8 @@ _NUMBER = re.compile(r"\d+")
 _ASKS = re.compile(r"[?？]\W*$")
 _ENDS = re.compile(r"[.!?…。！？:;]\W*$|\n\s*$")
 _BEGINS_WITHIN = re.compile(r"[^\w\n]*[a-zß-öø-ÿ]")
+#: Where these look, at an end of a text: a long text of full stops would take them minutes.
+_END_CHARACTERS = 100
 
 
 class RecallKind(StrEnum):
@@ -56,6 +61,8 @@ class RecallEntry:
     memory: str
     #: Where it is in the memory.
     path: str
+    #: 0, 1, 2 …: the parts of a long value.
+    number: int = 0
     #: The keys of the path, and the value, in words.
     text: str
     #: The value alone, where it is a text; a chunk that says the same is left out.
@@ -93,6 +100,7 @@ class RecallPart:
     #: The memory, path and revision of an entry; empty for a chunk.
     memory: str = ""
     path: str = ""
+    number: int = 0
     revision: int = 0
     #: The characters of the chunk's text that are shown; both 0: all.
     from_character: int = 0
@@ -166,10 +174,14 @@ def completes(chunk: Chunk, beside: Chunk, side: int) -> bool:
         return side > 0 and not chunk.observation
     if chunk.kind is ChunkKind.MESSAGE:
         asked = chunk if side > 0 else beside
-        return asked.kind is ChunkKind.MESSAGE and _ASKS.search(asked.text) is not None
+        return asked.kind is ChunkKind.MESSAGE and bool(_ASKS.search(_end_of(asked.text)))
     if side > 0:
-        return _ENDS.search(chunk.text) is None
-    return _BEGINS_WITHIN.match(chunk.text) is not None
+        return _ENDS.search(_end_of(chunk.text)) is None
+    return _BEGINS_WITHIN.match(chunk.text[:_END_CHARACTERS]) is not None
+
+
+def _end_of(text: str) -> str:
+    return text[-_END_CHARACTERS:]
 
 
 class _Block:
@@ -180,7 +192,10 @@ class _Block:
         self.left = max_bytes
         self._lines: dict[tuple[RecallKind, str], list[tuple[RecallPart, str]]] = {}
         self._chunks: set[int] = set()
+        #: The texts of chunks that are shown.
         self._texts: set[str] = set()
+        #: What entries say, with the chunks that they rest on.
+        self._said: dict[str, list[range]] = {}
         #: The chunks of which a part is shown, the best first, each with the index of its line.
         self._cut: list[tuple[RecallKind, int, LoggedChunk, RecallHit]] = []
 
@@ -198,11 +213,14 @@ class _Block:
             score=entry.score,
             memory=entry.memory,
             path=entry.path,
+            number=entry.number,
             revision=entry.revision,
         )
         added = self._add(part, f"- {_indented(entry.text)}", floor)
         if added:
-            self._texts |= {entry.text, entry.said or entry.text}
+            rests_on = range(entry.first_position, entry.last_position + 1)
+            for text in {entry.text, entry.said or entry.text}:
+                self._said.setdefault(text, []).append(rests_on)
         return added
 
     def add_unread(self, material: RecallMaterial, share: int) -> Sequence[LoggedChunk]:
@@ -226,17 +244,30 @@ class _Block:
         """Adds the best chunks, each with the neighbours that complete it."""
         for hit in material.hits:
             logged = material.chunks.get(hit.position)
-            if logged is None:
+            if logged is None or self._is_repeated(logged):
                 continue
             fits = _size(logged.chunk.as_text()) <= self.left * WHOLE_SHARE
             most = int(self.left * (WHOLE_SHARE if fits else CHUNK_SHARE))
             most = max(most, LEAST_BYTES)
-            self._add_chunk(RecallKind.CHUNK, logged, hit, material.query, most)
+            if not self._add_chunk(RecallKind.CHUNK, logged, hit, material.query, most):
+                continue
             for side in (-1, 1):
                 beside = material.chunks.get(hit.position + side)
                 if beside is not None and completes(logged.chunk, beside.chunk, side):
                     whole = RecallHit(position=beside.position, score=0.0)
                     self._add_chunk(RecallKind.CHUNK, beside, whole, material.query, most // 2)
+
+    def _is_repeated(self, logged: LoggedChunk) -> bool:
+        """Returns whether a chunk says word for word what an entry or another chunk says.
+
+        Where that is a short text, only an entry that rests on the chunk repeats it.
+        """
+        text, chunk = _text_of(logged), logged.chunk
+        rests_on = self._said.get(text, []) + self._said.get(chunk.text, [])
+        if any(logged.position in one for one in rests_on):
+            return True
+        is_said = bool(rests_on) or text in self._texts
+        return is_said and len(chunk.text) >= TELLING_CHARACTERS
 
     def _add_chunk(
         self,
@@ -250,15 +281,12 @@ class _Block:
         """Adds a chunk, or the best part of it that has `most` bytes; 0: only all of it."""
         if logged.position in self._chunks:
             return True
-        text = logged.chunk.as_text()[len(logged.chunk.heading()) :]
-        if kind is RecallKind.CHUNK and not self._texts.isdisjoint((text, logged.chunk.text)):
-            return True
         room = self.left - floor - self._heading_bytes(kind, "")
         shown = _line_of(kind, logged, hit, query, most, room)
         if shown is None or not self._add(*shown, floor):
             return False
         self._chunks.add(logged.position)
-        self._texts.add(text)
+        self._texts.add(_text_of(logged))
         if shown[0].to_character:
             self._cut.append((kind, len(self._lines[kind, ""]) - 1, logged, hit))
         return True
@@ -293,7 +321,7 @@ class _Block:
         parts: list[RecallPart] = []
         sections: list[str] = []
         for (kind, memory), lines in sorted(self._lines.items(), key=_place):
-            lines.sort(key=lambda one: _order(one[0]))
+            lines.sort(key=_order_of([part for part, _ in lines]))
             parts += (part for part, _ in lines)
             sections.append("\n".join([_heading(kind, memory), *(line for _, line in lines)]))
         text = "\n\n".join(sections)
@@ -320,11 +348,30 @@ def _place(section: tuple[tuple[RecallKind, str], object]) -> tuple[int, str]:
     return list(RecallKind).index(kind), memory
 
 
-def _order(part: RecallPart) -> tuple[int, str]:
-    """Returns where a part is in its section: entries by revision, chunks by position."""
-    if part.kind is RecallKind.MEMORY:
-        return part.revision, _NUMBER.sub(lambda number: number[0].zfill(9), part.path)
-    return part.first_position, ""
+def _order_of(
+    parts: Sequence[RecallPart],
+) -> Callable[[tuple[RecallPart, str]], tuple[int, str, int]]:
+    """Returns the key that sorts a section: entries by revision, chunks by position.
+
+    A long value in several parts stays together, where the newest of them is.
+    """
+    newest: dict[str, int] = {}
+    for part in parts:
+        newest[part.path] = max(part.revision, newest.get(part.path, 0))
+
+    def order(line: tuple[RecallPart, str]) -> tuple[int, str, int]:
+        part = line[0]
+        if part.kind is not RecallKind.MEMORY:
+            return part.first_position, "", 0
+        path = _NUMBER.sub(lambda number: number[0].zfill(9), part.path)
+        return newest[part.path], path, part.number
+
+    return order
+
+
+def _text_of(logged: LoggedChunk) -> str:
+    """Returns a chunk's text as it is shown, without the line before it."""
+    return logged.chunk.as_text()[len(logged.chunk.heading()) :]
 
 
 def _heading(kind: RecallKind, memory: str) -> str:
@@ -409,10 +456,10 @@ def _size(text: str) -> int:
 
 
 def neighbours(hits: Iterable[RecallHit]) -> Iterator[int]:
-    """Yields the positions of hits with those beside them, best hits first."""
+    """Yields the positions of hits, then of those beside them, by the best hits first."""
+    best = [hit.position for hit in hits]
     seen: set[int] = set()
-    for hit in hits:
-        for position in (hit.position, hit.position - 1, hit.position + 1):
-            if position > 0 and position not in seen:
-                seen.add(position)
-                yield position
+    for position in (*best, *(one for at in best for one in (at - 1, at + 1))):
+        if position > 0 and position not in seen:
+            seen.add(position)
+            yield position

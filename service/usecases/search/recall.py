@@ -28,7 +28,12 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.meanwhile import meanwhile
-from service.usecases.search.memories import catch_up, note_behind, search_entries
+from service.usecases.search.memories import (
+    EntryHit,
+    catch_up,
+    note_behind,
+    search_entries,
+)
 from service.usecases.search.search import FoundPage, SearchHit, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
@@ -53,6 +58,8 @@ MAX_ENTRIES = 500
 #: Chunks and neighbours are read up to this many times the bytes of the budget, or LEAST_BYTES.
 READ_SHARE = 8
 LEAST_BYTES = 256 * 1024
+#: A chunk with more than this share of them counts by itself.
+LARGE_SHARE = 1 / 8
 #: What of the newest messages is the query where there is none, and how much of them is read.
 QUERY_CHUNKS = 4
 QUERY_BYTES = 2048
@@ -270,13 +277,8 @@ class Recaller:
             if query.wants(RecallKind.UNREAD) and within.from_position <= within.to_position:
                 within = await with_positions(tx, key, within)
                 unread = await read_newest(tx, key, within, max_bytes)
-        entries = [_entry(one, subject.names) for one in rows]
-        return _Newest(
-            rows=rows,
-            entries=entries,
-            are_whole=are_all and fit_whole(entries, query.max_tokens),
-            unread=unread,
-        )
+        entries, fit = await beside(_recalled_entries, rows, subject.names, query.max_tokens)
+        return _Newest(rows=rows, entries=entries, are_whole=are_all and fit, unread=unread)
 
     async def _material(
         self,
@@ -297,7 +299,9 @@ class Recaller:
             if page is not None and not newest.are_whole:
                 entries = await _best_entries(tx, subject, newest, page)
             if positions:
-                chunks = await read_chunks(tx, subject.session.session_key, positions, most)
+                chunks = await read_chunks(
+                    *(tx, subject.session.session_key, positions, most), int(most * LARGE_SHARE)
+                )
         return RecallMaterial(
             query=subject.query,
             entries=entries,
@@ -372,12 +376,25 @@ async def _best_entries(
         MAX_ENTRIES,
         by_words=page.mode is not SearchMode.VECTORS,
     )
+    return await beside(_with_newest, best, newest, subject.names)
+
+
+def _with_newest(
+    best: Sequence[EntryHit], newest: _Newest, names: Mapping[UUID, str]
+) -> Sequence[RecallEntry]:
     ranked = {one.found.key for one in best}
     others = (
         one for one, row in zip(newest.entries, newest.rows, strict=True) if row.key not in ranked
     )
-    found = (replace(_entry(one.found, subject.names), score=one.score) for one in best)
-    return [*found, *others]
+    return [*(replace(_entry(one.found, names), score=one.score) for one in best), *others]
+
+
+def _recalled_entries(
+    rows: Sequence[FoundEntry], names: Mapping[UUID, str], max_tokens: int
+) -> tuple[Sequence[RecallEntry], bool]:
+    """Returns stored entries as they are recalled, and whether all have room."""
+    entries = [_entry(one, names) for one in rows]
+    return entries, fit_whole(entries, max_tokens)
 
 
 def _entry(found: FoundEntry, names: Mapping[UUID, str]) -> RecallEntry:
@@ -385,6 +402,7 @@ def _entry(found: FoundEntry, names: Mapping[UUID, str]) -> RecallEntry:
     return RecallEntry(
         memory=names[found.memory_id],
         path=found.entry.path,
+        number=found.entry.part,
         text=found.entry.text,
         said=value if isinstance(value, str) else "",
         revision=found.revision,

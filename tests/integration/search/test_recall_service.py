@@ -278,6 +278,18 @@ async def test_what_is_not_there_is_not_found(
         assert none.value.reason == "MEMORY_NOT_FOUND"
 
 
+async def test_long_chunks_keep_out_no_others(
+    client: palimpsest.Client, session: palimpsest.Session
+) -> None:
+    paste = "So it goes. " * 15_000
+    harbour = [("user", f"The harbour has {count} boats.") for count in ("two", "three", "four")]
+    pasted = [("user", f"{'harbour market ' * 40}{paste}") for _ in harbour]
+    both = [one for pair in zip(pasted, harbour, strict=True) for one in pair]
+    await say(session, *both, *FILLER)
+    found = await recall(client, session, "harbour market", max_tokens=400, sections=[CHUNKS])
+    assert {2, 4, 6} < set(positions(found))
+
+
 async def test_recalls_and_appends_at_once(
     client: palimpsest.Client, session: palimpsest.Session
 ) -> None:

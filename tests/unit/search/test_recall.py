@@ -1,6 +1,7 @@
 """What a recalled text has, in what order, and within what budget."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -170,9 +171,54 @@ def test_without_a_memory_the_newest_chunks_have_a_smaller_share() -> None:
 
 def test_no_chunk_is_there_twice() -> None:
     unread = [logged(at, f"nuts {at}") for at in range(4, 7)]
-    chunks = [*unread, logged(1, "nuts 1"), logged(2, "nuts 1")]
+    twice = "I must not eat nuts, ever."
+    chunks = [*unread, logged(1, twice), logged(2, twice)]
     found = recall(hits=[5, 1, 2, 4], chunks=chunks, unread=unread)
     assert [one.first_position for one in found.parts] == [1, 4, 5, 6]
+
+
+def test_short_answers_are_no_repetitions() -> None:
+    texts = ["Do you eat nuts?", "No.", "Do you eat fish?", "No."]
+    roles = ["assistant", "user"]
+    chunks = [logged(at, said, roles[(at - 1) % 2]) for at, said in enumerate(texts, 1)]
+    for hits in ([1, 3], [3, 1]):
+        found = recall(
+            entries=[entry("/wine", "No.", 7)],
+            hits=hits,
+            chunks=chunks,
+            unread=[logged(9, "No.")],
+        )
+        shown = [one.first_position for one in found.parts if one.kind is RecallKind.CHUNK]
+        assert shown == [1, 2, 3, 4]
+
+
+def test_an_entry_repeats_the_short_chunk_that_it_rests_on() -> None:
+    chunks = [logged(1, "No nuts."), logged(5, "No nuts.")]
+    found = recall(entries=[entry("/food", "No nuts.", 1)], hits=[1, 5], chunks=chunks)
+    assert [one.first_position for one in found.parts if one.kind is RecallKind.CHUNK] == [5]
+
+
+def test_no_answer_comes_without_the_question_that_was_found() -> None:
+    chunks = []
+    for at in range(1, 13, 2):
+        chunks.append(logged(at, f"Is it {at}? " + "word " * 50 + "nuts?", "assistant"))
+        chunks.append(logged(at + 1, f"No, {at}."))
+    for tokens in range(60, 200, 5):
+        found = recall(hits=range(1, 13, 2), chunks=chunks, tokens=tokens)
+        shown = {one.first_position for one in found.parts}
+        assert {at - 1 for at in shown if at % 2 == 0} <= shown
+
+
+def test_parts_of_a_long_value_stay_in_their_order() -> None:
+    parts = [
+        replace(entry("$['a']", "first", 2), number=0),
+        replace(entry("$['a']", "second", 9), number=1),
+        replace(entry("$['a']", "third", 2), number=2),
+        entry("$['b']", "other", 5),
+    ]
+    for entries in (parts, parts[::-1]):
+        found = recall(entries=entries)
+        assert [one.text for one in found.parts] == ["other", "first", "second", "third"]
 
 
 def test_a_chunk_that_is_an_entry_word_for_word_is_left_out() -> None:
@@ -310,7 +356,7 @@ def test_two_memories_have_a_section_each() -> None:
 
 def test_neighbours_follow_their_hits() -> None:
     hits = [RecallHit(position=5, score=1.0), RecallHit(position=1, score=0.5)]
-    assert list(neighbours(hits)) == [5, 4, 6, 1, 2]
+    assert list(neighbours(hits)) == [5, 1, 4, 6, 2]
 
 
 words = st.text(min_size=1, max_size=400)

@@ -6,8 +6,10 @@ No time is asserted; what is asserted comes at once, or the run ends in its own 
 import pytest
 
 from evaluation.baselines.prompts import read_answer as read_baseline
+from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prompting.asking import SaidAnswer
+from service.domain.search.recall import completes
 from service.domain.state.asking import read_answer
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.paths import MAX_PATH_CHARACTERS, Path, PathError
@@ -72,3 +74,13 @@ def test_a_line_of_commas_below_a_name_of_a_table() -> None:
 def test_answers_of_blanks() -> None:
     assert _ITEM.split(" " * LONG + "x") == [" " * LONG + "x"]
     assert _ITEM.split("a , b and c\n- d") == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("filler", ["?", ".", "\n", " "])
+def test_runs_of_one_character_beside_a_recalled_chunk(filler: str) -> None:
+    run = filler * LONG
+    said = [Chunk(kind=ChunkKind.MESSAGE, role="user", text=text) for text in (f"a{run}a", run)]
+    assert not completes(said[0], said[1], 1)
+    texts = [Chunk(kind=ChunkKind.TEXT, text=text) for text in (f"a{run}a", f"a{run}")]
+    assert completes(texts[0], texts[1], 1)
+    assert completes(texts[0], texts[1], -1)
