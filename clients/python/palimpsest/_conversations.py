@@ -29,7 +29,7 @@ from palimpsest._message_parts import (
     Said,
     Thought,
     fields_of,
-    item_of,
+    items_of,
     parts_of,
     result_of,
 )
@@ -283,13 +283,9 @@ class _Reader:
 
     def _read_other(self, entry: _Entry, given: Mapping[str, Any]) -> bool:
         """Reads what has no role: an item beside messages, a text, a step of an agent."""
-        match item_of(given):
-            case Call() as call:
-                return self._add_call(call, "", entry)
-            case Result() as result:
-                return self._add_result(result, entry)
-        if given.get("type") == "reasoning":
-            return False
+        items = items_of(given)
+        if items is not None:
+            return self._add_items(items, entry)
         if isinstance(given.get("text"), str):
             entry.text = given["text"]
         elif _STEP_KEYS & given.keys():
@@ -302,6 +298,16 @@ class _Reader:
         else:
             raise ValueError(f"a mapping of {_keys(given)} is not {_FORMS}")
         return self._add(entry)
+
+    def _add_items(self, items: Sequence[Call | Result], entry: _Entry) -> bool:
+        kept = False
+        for item in items:
+            step = _Entry(entry.number, entry.labels)
+            if isinstance(item, Call):
+                kept |= self._add_call(item, "", step)
+            else:
+                kept |= self._add_result(item, step)
+        return kept
 
     def _add_turn(self, entry: _Entry, given: Mapping[str, Any]) -> bool:
         """Adds a message, and the steps of its calls.

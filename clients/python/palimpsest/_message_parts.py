@@ -15,10 +15,29 @@ _TEXTS = {
     "output_text": "text",
     "summary_text": "text",
     "refusal": "refusal",
+    "logs": "logs",
 }
-#: Types of items and blocks that call a tool. Results end with one of the others.
-_CALLS = ("tool_use", "function_call", "custom_tool_call", "tool_call")
+#: How the types of items and blocks end that call a tool, and of those that have its result.
+_CALLS = ("tool_use", "tool_call", "function_call")
 _RESULTS = ("tool_result", "call_output")
+#: Calls without a name, and the field that says what to do.
+_NAMELESS = {
+    "code_interpreter_call": "code",
+    "shell_call": "action",
+    "local_shell_call": "action",
+    "apply_patch_call": "operation",
+}
+#: Calls whose result is in the same item.
+_WITH_RESULTS = ("mcp_call", "code_interpreter_call")
+#: Items and blocks without words of the conversation. Other calls of a provider's tools are such,
+#: too: what they returned is not in them.
+_WORDLESS = frozenset(
+    {
+        *("reasoning", "redacted_thinking", "compaction", "item_reference"),
+        *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+        *("tool_search_output", "additional_tools", "program", "program_output"),
+    }
+)
 #: Fields of a message besides its content that hold what is no text.
 _ATTACHED = ("audio", "images", "files", "attachments")
 #: Fields of a message that is an object without `model_dump`.
@@ -26,12 +45,19 @@ _ATTRIBUTES = (
     *("type", "role", "content", "name", "refusal", "tool_calls", "tool_call_id"),
     *("function_call", *_ATTACHED, "thread", "source", "occurred_at", "metadata"),
 )
-#: What a type of part is, by a word in its name.
-_NOUNS = {
+#: What media are, by a word in the name of their type, or in that of the call that made them.
+_MEDIA = {
     "image": "an image",
+    "screenshot": "an image",
     "audio": "audio",
     "video": "a video",
+}
+#: What other types of parts are that are no text.
+_NOUNS = {
+    **_MEDIA,
     "file": "a file",
+    "pdf": "a file",
+    "upload": "a file",
     "document": "a document",
 }
 
@@ -111,22 +137,25 @@ def parts_of(given: Mapping[str, Any]) -> Iterator[Part]:
         yield _call(given["function_call"], "its function_call")
 
 
-def item_of(given: Mapping[str, Any]) -> Call | Result | None:
-    """Returns what is no message but an item beside messages, as OpenAI's Responses API has them.
+def items_of(given: Mapping[str, Any], where: str = "") -> Sequence[Call | Result] | None:
+    """Returns what is no text but an item beside messages, as OpenAI's Responses API has them.
 
-    None for other mappings. Raises as `parts_of`.
+    Empty: it has no words. None for other mappings. Raises as `parts_of`.
     """
     kind = given.get("type")
     if not isinstance(kind, str):
         return None
-    if kind in _CALLS:
-        return _call(given, "it")
+    within = f"{where}, " if where else ""
     if kind.endswith(_RESULTS):
-        return result_of(given)
-    if kind.endswith("_call"):
-        # A tool of the provider: what it returned is not in the item.
-        raise ValueError(_refused(kind))
-    return None
+        return [result_of(given, within)]
+    if kind.endswith(_CALLS):
+        return [_call(given, where or "it")]
+    if kind in _NAMELESS or kind in _WITH_RESULTS:
+        call = _call(_named(given, kind), where or "it")
+        return [call, _result_within(given, call, within)] if kind in _WITH_RESULTS else [call]
+    if kind.endswith("_call") and any(word in kind for word in _MEDIA):
+        raise ValueError((where and f"{where}: ") + _refused(kind))
+    return [] if kind in _WORDLESS or kind.endswith("_call") else None
 
 
 def result_of(given: Mapping[str, Any], where: str = "") -> Result:
@@ -140,6 +169,22 @@ def result_of(given: Mapping[str, Any], where: str = "") -> Result:
         name=str(given.get("name") or given.get("tool_name") or ""),
         text=("Error: " if failed else "") + "\n".join(texts),
     )
+
+
+def _named(given: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Returns a call with a name and arguments."""
+    if kind not in _NAMELESS:
+        return given
+    name = kind.removesuffix("_call")
+    return {**given, "name": name, "arguments": given.get(_NAMELESS[kind])}
+
+
+def _result_within(given: Mapping[str, Any], call: Call, where: str) -> Result:
+    """Returns the result that is in the item of its call."""
+    error = given.get("error")
+    output = _written(error) if error else given.get("output") or given.get("outputs")
+    found = {"call_id": call.id, "name": call.name, "output": output, "is_error": bool(error)}
+    return result_of(found, where)
 
 
 def _content(content: Any, where: str = "") -> Iterator[Part]:
@@ -159,19 +204,47 @@ def _content(content: Any, where: str = "") -> Iterator[Part]:
 
 def _block_parts(block: Mapping[str, Any], where: str) -> Iterator[Part]:
     kind = str(block.get("type", "text"))
-    if kind in _TEXTS:
+    items = items_of(block, where)
+    if items is not None:
+        yield from items
+    elif kind.endswith(("_result", "_result_error")) or ("type" not in block and "stdout" in block):
+        yield from _result_parts(block, kind, where)
+    elif kind in _TEXTS:
         joined = bool(block.get("citations"))
         yield Said(_text(block.get(_TEXTS[kind]), where), joined=joined)
     elif kind == "thinking":
         yield Thought(_text(block.get("thinking"), where))
+    elif kind == "document":
+        yield from _document(block.get("source"), where)
+    else:
+        raise ValueError(f"{where}: {_refused(kind)}")
+
+
+def _result_parts(block: Mapping[str, Any], kind: str, where: str) -> Iterator[Part]:
+    """Yields what is in a result of a tool of the provider, or of a shell."""
+    if kind.endswith("_result_error"):
+        yield Said(f"Error: {block.get('error_code')}")
     elif kind == "web_search_result":
         yield Said(f"{block.get('title')} ({block.get('url')})")
-    elif kind.endswith("tool_use"):
-        yield _call(block, where)
-    elif kind.endswith("tool_result"):
-        yield result_of(block, f"{where}, ")
-    elif kind != "redacted_thinking":
-        raise ValueError(f"{where}: {_refused(kind)}")
+    elif block.get("file_type", "text") != "text":
+        # A file that the model looked at.
+        raise ValueError(f"{where}: {_refused(str(block['file_type']))}")
+    else:
+        streams = [block[name] or "" for name in ("stdout", "stderr") if name in block]
+        # Beside what a program wrote, the content is ids of files.
+        content = streams or block.get("content") or block.get("lines")
+        yield from _content(content, f"{where}, ")
+
+
+def _document(source: Any, where: str) -> Iterator[Part]:
+    """Yields the text of a document. Raises ValueError for a file."""
+    found = source if isinstance(source, Mapping) else {}
+    if found.get("type") == "text":
+        yield Said(_text(found.get("data"), where))
+    elif found.get("type") == "content":
+        yield from _content(found.get("content"), f"{where}, ")
+    else:
+        raise ValueError(f"{where}: {_refused('document')}")
 
 
 def _call(given: Any, where: str) -> Call:
@@ -181,10 +254,13 @@ def _call(given: Any, where: str) -> Call:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where} has no name of a tool")
     named = (called.get(one) for one in ("arguments", "input", "args"))
-    arguments = next((one for one in named if one is not None), "")
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False, default=str)
+    arguments = _written(next((one for one in named if one is not None), ""))
     return Call(id=str(call.get("call_id") or call.get("id") or ""), name=name, arguments=arguments)
+
+
+def _written(given: Any) -> str:
+    """Returns a text as it is, and other values as JSON."""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
 
 
 def _block(part: Any, where: str) -> Mapping[str, Any]:

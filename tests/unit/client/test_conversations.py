@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, assert_type, cast
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
@@ -13,52 +13,19 @@ import palimpsest
 from palimpsest import sync
 from palimpsest._conversations import (
     TURN_CHARACTERS,
-    Conversation,
     append_requests,
     conversation_of,
 )
 from palimpsest._convert_chunks import chunk, digest, size_bytes
 from palimpsest._splitting import CHUNK_CHARACTERS
-from palimpsest.v1 import chunks_pb2
 from tests.support.properties import examples
+from tests.unit.client.messages import call, conversation, message, result, said, shown, text
 
 CALLS = [
     {"id": "1", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}},
     {"id": "2", "type": "custom", "custom": {"name": "run", "input": "ls"}},
 ]
 WHEN = datetime(2026, 5, 3, tzinfo=UTC)
-
-
-def conversation(messages: Any, **labels: Any) -> Conversation:
-    return conversation_of(messages, cast(palimpsest.ChunkLabels, labels))
-
-
-def said(messages: Any, **labels: Any) -> list[Any]:
-    """Returns a tuple for each chunk: role and text, or thought, action and observation."""
-    return [shown(one) for one in conversation(messages, **labels).chunks]
-
-
-def shown(message: chunks_pb2.Chunk) -> Any:
-    one = chunk(message)
-    if one.kind == "agent_step":
-        return (one.thought, one.action, one.observation)
-    return (one.role, one.text) if one.kind == "message" else one.text
-
-
-def call(name: str, arguments: Any, id: str = "") -> dict[str, Any]:
-    return {"type": "tool_use", "id": id, "name": name, "input": arguments}
-
-
-def result(content: Any, id: str = "", **more: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
-
-
-def message(role: str, *content: dict[str, Any]) -> dict[str, Any]:
-    return {"role": role, "content": list(content)}
-
-
-def text(words: str, type: str = "text", **more: Any) -> dict[str, Any]:
-    return {"type": type, "text": words, **more}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +375,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.bin
 NAMES = """role content type text name tool_calls id function arguments input output refusal
 tool_call_id thread source occurred_at metadata thinking citations"""
 KINDS = """text image tool_use tool_result thinking function_call function_call_output user tool
-assistant system"""
+assistant system mcp_call code_interpreter_call web_fetch_result document shell_call_output"""
 ANYTHING = st.recursive(
     PLAIN | st.sampled_from(KINDS.split()),
     lambda inner: (
