@@ -128,11 +128,19 @@ def parts_of(given: Mapping[str, Any]) -> Iterator[Part]:
     thought = given.get("reasoning_content") or given.get("reasoning")
     if isinstance(thought, str):
         yield Thought(thought)
-    yield from _content(given.get("content"))
+    given_calls = enumerate(_list(given.get("tool_calls"), "tool_calls"), start=1)
+    calls = [_call(call, f"tool call {number}") for number, call in given_calls]
+    # LangChain repeats calls of the content, where arguments of a streamed reply are incomplete.
+    by_id = {call.id: call for call in calls if call.id}
+    for part in _content(given.get("content")):
+        if isinstance(part, Call) and part.id in by_id:
+            calls.remove(by_id[part.id])
+            yield by_id.pop(part.id)
+        else:
+            yield part
     if given.get("refusal"):
         yield Said(_text(given["refusal"], "its refusal"))
-    for number, call in enumerate(_list(given.get("tool_calls"), "tool_calls"), start=1):
-        yield _call(call, f"tool call {number}")
+    yield from calls
     if given.get("function_call"):
         yield _call(given["function_call"], "its function_call")
 

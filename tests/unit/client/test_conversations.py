@@ -137,6 +137,17 @@ def test_texts_and_messages_are_kept_as_they_are(messages: Any, due: list[Any]) 
             ),
             [("", 'web_search({"query": "q"})', "T (u)"), ("assistant", "It is open.")],
         ),
+        # LangChain's for Anthropic: calls are there twice; those of a stream have no input in one.
+        (
+            {
+                **message("assistant", text("I look."), call("f", {}, "1"), call("g", {}, "2")),
+                "tool_calls": [
+                    {"type": "tool_call", "id": "1", "name": "f", "args": {"a": 1}},
+                    {"type": "tool_call", "id": "3", "name": "h", "args": {}},
+                ],
+            },
+            [("I look.", 'f({"a": 1})', ""), ("", "g({})", ""), ("", "h({})", "")],
+        ),
         # Without ids: by the name, else the oldest.
         (
             [
