@@ -287,6 +287,8 @@ class _Reader:
         if items is not None:
             return self._add_items(items, entry)
         if isinstance(given.get("text"), str):
+            if not given.get("type"):
+                one_chunk(given, {})  # Refuses what else it has.
             entry.text = given["text"]
         elif _STEP_KEYS & given.keys():
             entry.chunk = one_chunk(given, self._labels)

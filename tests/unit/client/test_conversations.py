@@ -33,6 +33,7 @@ WHEN = datetime(2026, 5, 3, tzinfo=UTC)
     [
         ("a text", ["a text"]),
         (["a", {"text": "b"}], ["a", "b"]),
+        ([text("a", annotations=[]), {"text": "b", "thread": "t"}], ["a", "b"]),
         ((one for one in ["a", "b"]), ["a", "b"]),
         ({"role": "user", "content": "hi"}, [("user", "hi")]),
         (SimpleNamespace(role="user", content="hi"), [("user", "hi")]),
@@ -253,6 +254,11 @@ def test_empty_messages_are_left_out(empty: Any) -> None:
         ([("user", "hi")], TypeError, "message 1: a value of type tuple"),
         (ChatCompletionMessage, TypeError, "message 1: a value of type ModelMetaclass"),
         ({}, ValueError, "message 1: a mapping of nothing is not"),
+        (
+            {"text": "a", "observation": "b"},
+            ValueError,
+            "message 1: a mapping of observation, text is not",
+        ),
         ({"messages": []}, ValueError, "message 1: a mapping of messages is not"),
         ({"id": "x", "choices": []}, ValueError, "give its message, such as reply.choices[0]"),
         (["x", {"role": "user"}], ValueError, "message 2: it has no content, only role"),
