@@ -339,13 +339,27 @@ class _Reader:
 
     def _add_result(self, result: Result, entry: _Entry) -> bool:
         """Adds a result to the step of its call; without one it is a step of its own."""
-        step = next((one for one in self._waiting if _is_of(result, one.call)), None)
+        step = self._step_of(result)
         if step is None:
             entry.step = {"observation": result.text}
             return self._add(entry)
         self._waiting.remove(step)
         step.step["observation"] = result.text
         return True
+
+    def _step_of(self, result: Result) -> _Entry | None:
+        """Returns the waiting step that a result belongs to.
+
+        It is of the latest message that has one, since a call that was aborted waits for ever, and
+        ids may be used again. Within it the oldest is next: results have the order of their calls.
+        """
+        if result.id:
+            found = [one for one in self._waiting if one.call and one.call.id == result.id]
+        else:
+            found = _of_latest(self._waiting)
+        if not result.id and result.name:
+            found = [one for one in found if one.call and one.call.name == result.name]
+        return next(iter(_of_latest(found)), None)
 
     def _add(self, entry: _Entry) -> bool:
         """Adds an entry unless it is empty; returns whether it was added."""
@@ -356,11 +370,9 @@ class _Reader:
         return kept
 
 
-def _is_of(result: Result, call: Call | None) -> bool:
-    """Returns whether it is the result of a call, by id or by name; without both of any."""
-    if call is None or not (result.id or result.name):
-        return call is not None
-    return result.id == call.id if result.id else result.name == call.name
+def _of_latest(entries: list[_Entry]) -> list[_Entry]:
+    """Returns those of the latest message that has any."""
+    return [one for one in entries if one.number == entries[-1].number]
 
 
 def _joined(parts: Sequence[Said | Thought]) -> str:

@@ -159,7 +159,7 @@ def test_texts_and_messages_are_kept_as_they_are(messages: Any, due: list[Any]) 
             ],
             [("", "a({})", "of a"), ("", 'b({"x": 1})', "of b")],
         ),
-        # An id that is used again is of the oldest call without a result.
+        # An id that is used again.
         (
             2
             * [
@@ -167,6 +167,38 @@ def test_texts_and_messages_are_kept_as_they_are(messages: Any, due: list[Any]) 
                 message("user", result("r", "0")),
             ],
             2 * [("", "f({})", "r")],
+        ),
+        # … of the latest call, where another was aborted.
+        (
+            [
+                message("assistant", call("f", 1, "0")),
+                message("user", text("No, g.")),
+                message("assistant", call("g", 2, "0")),
+                message("user", result("r", "0")),
+            ],
+            [("", "f(1)", ""), ("user", "No, g."), ("", "g(2)", "r")],
+        ),
+        # … within one message in its order, as are calls without ids.
+        *(
+            (
+                [
+                    message("assistant", call("f", 0, id)),
+                    message("assistant", call("f", 1, id), call("f", 2, id)),
+                    message("user", result("r1", id), result("r2", id)),
+                ],
+                [("", "f(0)", ""), ("", "f(1)", "r1"), ("", "f(2)", "r2")],
+            )
+            for id in ("0", "")
+        ),
+        # A name is looked for among the calls of the latest message.
+        (
+            [
+                message("assistant", call("f", 1)),
+                message("assistant", call("g", 2), call("h", 3)),
+                {"role": "tool", "name": "h", "content": "of h"},
+                {"role": "tool", "name": "f", "content": "of none"},
+            ],
+            [("", "f(1)", ""), ("", "g(2)", ""), ("", "h(3)", "of h"), ("", "", "of none")],
         ),
         # A call without a result, and results without a call.
         (
