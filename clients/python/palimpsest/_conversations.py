@@ -93,6 +93,7 @@ class _Entry:
 
     #: The number of the message that it is from.
     number: int
+    #: Its own, without those of all messages.
     labels: ChunkLabels
     #: Empty: a text, or a step.
     role: str = ""
@@ -125,11 +126,10 @@ def conversation_of(
     chunks = []
     for entry in reader.entries:
         with _naming(entry.number):
-            made = list(_chunks(entry))
+            made = list(_chunks(entry, labels))
         for chunk in made:
-            for label in ("thread", "source"):
-                with _naming(entry.number):
-                    _refuse_wrong_id(label, getattr(chunk, label))
+            with _naming(entry.number):
+                _refuse_wrong_labels(chunk)
             check(chunk, f"message {entry.number}", {"message": str(entry.number)})
             chunk.digest = digest(chunk)
         chunks += made
@@ -251,7 +251,7 @@ class _Reader:
     def read(self, item: Any, number: int) -> None:
         """Reads a message. Raises TypeError and ValueError."""
         if isinstance(item, str):
-            kept = self._add(_Entry(number, self._labels, text=item))
+            kept = self._add(_Entry(number, {}, text=item))
         elif isinstance(item, Chunk):
             kept = self._add(_Entry(number, {}, chunk=chunk_message(item, self._labels)))
         else:
@@ -264,7 +264,7 @@ class _Reader:
         if given is None:
             raise TypeError(f"a value of type {type(item).__name__} is not {_FORMS}")
         own = {name: given[name] for name in ChunkLabels.__annotations__ if given.get(name)}
-        entry = _Entry(number, united(self._labels, own))
+        entry = _Entry(number, united({}, own))
         role = given.get("role") or _ROLES.get(str(given.get("type")))
         if role is None:
             return self._read_other(entry, given)
@@ -338,11 +338,17 @@ class _Reader:
         return self._add(entry)
 
     def _add_result(self, result: Result, entry: _Entry) -> bool:
-        """Adds a result to the step of its call; without one it is a step of its own."""
+        """Adds a result to the step of its call; without one it is a step of its own.
+
+        Labels of the call come before those of the result.
+        """
         step = self._step_of(result)
         if step is None:
             entry.step = {"observation": result.text}
             return self._add(entry)
+        # What is wrong with them is an error of this message, not of its call.
+        _refuse_wrong_labels(text_chunk("", **entry.labels))
+        step.labels = united(entry.labels, step.labels)
         self._waiting.remove(step)
         step.step["observation"] = result.text
         return True
@@ -393,6 +399,11 @@ def _source(name: object) -> str:
     return name
 
 
+def _refuse_wrong_labels(chunk: chunks_pb2.Chunk) -> None:
+    for label in ("thread", "source"):
+        _refuse_wrong_id(label, getattr(chunk, label))
+
+
 def _refuse_wrong_id(field: str, given: str) -> None:
     """Raises ValueError for what the service takes as no id, before anything is sent to it."""
     kinds = [unicodedata.category(one) for one in given if one not in _JOINERS]
@@ -413,22 +424,23 @@ def _keys(given: Mapping[str, Any]) -> str:
     return ", ".join(sorted(map(str, given))) or "nothing"
 
 
-def _chunks(entry: _Entry) -> Iterator[chunks_pb2.Chunk]:
-    """Yields the chunks of an entry: several where it is long."""
+def _chunks(entry: _Entry, labels: ChunkLabels) -> Iterator[chunks_pb2.Chunk]:
+    """Yields the chunks of an entry: several where it is long. `labels`: those of all."""
+    own = united(labels, entry.labels)
     if entry.chunk is not None:
         yield entry.chunk
     elif entry.step:
         for step in _steps(entry.step):
-            whole = step_chunk(**entry.labels)
+            whole = step_chunk(**own)
             for name, text in step.items():
                 setattr(whole.agent_step, name, text)
             yield whole
     elif entry.role:
         for piece in _pieces(entry.text, TURN_CHARACTERS):
-            yield message_chunk(entry.role, piece, **entry.labels)
+            yield message_chunk(entry.role, piece, **own)
     else:
         for piece in _pieces(entry.text, CHUNK_CHARACTERS):
-            yield text_chunk(piece, **entry.labels)
+            yield text_chunk(piece, **own)
 
 
 def _steps(parts: Mapping[str, str]) -> Iterator[dict[str, str]]:

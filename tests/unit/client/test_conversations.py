@@ -249,6 +249,35 @@ def test_labels_of_a_message_come_before_those_of_all() -> None:
     assert found[0].metadata == {"a": "all", "b": "own"}
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+        {"type": "function_call_output", "call_id": "1", "output": "r"},
+        message("user", result("r", "1")),
+    ],
+)
+def test_labels_of_a_result_are_those_of_its_step_unless_its_call_has_them(
+    returned: dict[str, Any],
+) -> None:
+    asked = {**message("assistant", call("f", {}, "1")), "thread": "t", "metadata": {"a": "call"}}
+    returned = {
+        **returned,
+        "thread": "other",
+        "source": "shop",
+        "occurred_at": WHEN,
+        "metadata": {"a": "result", "b": "result"},
+    }
+    labels: dict[str, Any] = {"source": "all", "metadata": {"a": "all", "c": "all"}}
+    (found,) = [chunk(one) for one in conversation([asked, returned], **labels).chunks]
+    assert (found.action, found.observation) == ("f({})", "r")
+    assert (found.thread, found.source, found.occurred_at) == ("t", "shop", WHEN)
+    assert found.metadata == {"a": "call", "b": "result", "c": "all"}
+    for wrong in ({"thread": "a/b"}, {"source": 7}, {"metadata": 7}):
+        with pytest.raises((TypeError, ValueError), match="message 2: "):
+            conversation([asked, {**returned, **wrong}])
+
+
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_instructions_are_left_out_unless_they_are_wanted(role: str) -> None:
     messages = [{"role": role, "content": "Be kind."}, {"role": "user", "content": "hi"}]
