@@ -8,8 +8,8 @@ import asyncio
 import importlib
 import importlib.util
 import os
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,9 @@ class LocalEmbedder:
         self._config = config
         self._encode: Encode | None = None
         self._loading = asyncio.Lock()
+        # One batch at a time, since several would compete for the processors; and in no thread that
+        # others wait for.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedding")
 
     @property
     def model(self) -> str:
@@ -107,9 +110,11 @@ class LocalEmbedder:
 
     async def _vectors(self, said: Sequence[str]) -> list[tuple[float, ...]]:
         encode = await self._loaded()
+        loop = asyncio.get_running_loop()
         found: list[tuple[float, ...]] = []
         for start in range(0, len(said), _TEXTS):
-            for values in await asyncio.to_thread(encode, said[start : start + _TEXTS]):
+            batch = said[start : start + _TEXTS]
+            for values in await loop.run_in_executor(self._thread, encode, batch):
                 vector = unit(values)
                 assert vector is not None, "a mean over at least two tokens"
                 found.append(vector)
@@ -137,16 +142,13 @@ def _load() -> Encode:
     session = onnxruntime.InferenceSession(
         _file(*_WEIGHTS), options, providers=["CPUExecutionProvider"]
     )
-    # One at a time: several would compete for the processors.
-    turn = threading.Lock()
 
     def encode(said: Sequence[str]) -> list[list[float]]:
         read = tokenizer.encode_batch(list(said))
         ids = numpy.array([one.ids for one in read], dtype=numpy.int64)
         mask = numpy.array([one.attention_mask for one in read], dtype=numpy.int64)
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids * 0}
-        with turn:
-            (states,) = session.run(None, given)
+        (states,) = session.run(None, given)
         # The mean over the tokens of the text.
         summed = (states * mask[:, :, None]).sum(axis=1)
         means: list[list[float]] = (summed / mask.sum(axis=1)[:, None]).tolist()
