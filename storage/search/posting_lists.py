@@ -260,7 +260,9 @@ async def rank(
     if rare and others:
         parts = await read([(word, at) for word in rare for at in listed.lists[word].blocks])
         rest = sum(of_words[word] for word in others)
-        positions = await asyncio.to_thread(best.deciding, parts, rest, LOOKED_UP)
+        positions = (
+            await asyncio.to_thread(best.deciding, parts, rest, LOOKED_UP) if parts else None
+        )
         if positions is not None:
             best.add(await look_up(positions))
             return
@@ -300,7 +302,10 @@ async def _read(
     listed: ListedPostings,
     wanted: Sequence[tuple[int, int]],
 ) -> "Sequence[WordPostings]":
-    """Returns the lists of words in blocks, by the indexes of both, with their places."""
+    """Returns the lists of words in blocks, by the indexes of both, with their places.
+
+    Without those that were deleted since `listed` was read.
+    """
     missing = [one for one in wanted if one not in listed.places]
     places = dict(listed.places)
     if missing:
@@ -323,4 +328,5 @@ async def _read(
             places=places[word, at],
         )
         for word, at in wanted
+        if (word, at) in places
     ]

@@ -109,6 +109,9 @@ async def read_tail(
     values |= word_values(place.words)
     queries = _TAIL_BEGIN, _tail(len(place.words), within.conditions())
     ((begin,),), rows = await tx.pipeline(queries, values, snapshot=True, prepare=False)
+    if begin is None:
+        # They were deleted since `place` was read.
+        return UnindexedChunks()
     return UnindexedChunks(
         unread=begin - 1 - indexed,
         chunks=len(rows),

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from service.domain.answers.citations import best_span
-from service.domain.calls.ledger import CallScope
+from service.domain.calls.ledger import CallScope, Gone
 from service.domain.log.chunks import LoggedChunk
 from service.domain.search.fusing import Fused, ScoredChunk, fuse
 from service.domain.search.reranking import MAX_TEXTS, NoOrder
@@ -201,9 +201,12 @@ class Searcher:
         self,
         tenant_id: UUID,
         session_key: UUID,
-        searching: Callable[[CallScope], Coroutine[Any, Any, _T]],
-    ) -> _T:
-        """Runs a search whose model calls end when its client is gone. Raises as `find`."""
+        searching: Callable[[CallScope], Coroutine[Any, Any, _T | None]],
+    ) -> _T | None:
+        """Runs a search whose model calls end when its client is gone.
+
+        None when its session was deleted meanwhile. Raises as `find`.
+        """
         scope = CallScope(
             tenant_id=tenant_id,
             session_key=session_key,
@@ -212,6 +215,8 @@ class Searcher:
         )
         try:
             return await for_one_client(searching(scope), partial(self._call_off, scope))
+        except Gone:
+            return None
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
@@ -462,8 +467,8 @@ class Searcher:
         positions = [one.position for one in fused[:MAX_TEXTS]]
         async with self._database.direct(tenant_id, name="search") as tx:
             chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
-        # Those that are read are the first ones.
-        texts = [chunks[one.position].chunk.as_text() for one in fused[: len(chunks)]]
+        read = [one for one in fused[:MAX_TEXTS] if one.position in chunks]
+        texts = [chunks[one.position].chunk.as_text() for one in read]
         order = await self._rerank(
             query.query,
             texts,
@@ -471,7 +476,8 @@ class Searcher:
             window_tokens=query.window_tokens,
             model=query.rerank_model,
         )
-        return [*(fused[at] for at in order), *fused[len(chunks) :]]
+        others = (one for one in fused if one.position not in chunks)
+        return [*(read[at] for at in order), *others]
 
     async def _with_chunks(
         self, tenant_id: UUID, session_key: UUID, query: SearchQuery, page: FoundPage
@@ -481,7 +487,8 @@ class Searcher:
         positions = [one.position for one in page.found]
         async with self._database.direct(tenant_id, name="search") as tx:
             chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
-        read = page.found[: len(chunks)]
+        # The first ones, without those that were deleted meanwhile.
+        read = [one for one in page.found if one.position in chunks]
         found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]
         return replace(page, found=found, chunks=chunks)
 

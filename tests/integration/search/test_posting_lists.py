@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -327,6 +328,26 @@ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
     $$BEGIN RAISE 'refused' USING ERRCODE = 'lock_not_available'; END$$;
 CREATE TRIGGER refusing BEFORE UPDATE ON session EXECUTE FUNCTION refuse();
 """
+
+
+async def test_lists_that_are_deleted_while_they_are_searched_are_left_out(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_session(database, texts_by_chance(23, 100))
+    await index(database)
+    read = posting_lists.read_listed
+
+    async def deleting(*args: Any) -> posting_lists.ListedPostings:
+        listed = await read(*args)
+        await rows(database, "DELETE FROM posting_list RETURNING 1")
+        return listed
+
+    assert min(hit.position for hit in await find(database, "w0 w38", depth=100)) < 3 * BLOCK
+    monkeypatch.setattr(posting_lists, "read_listed", deleting)
+    for query in ("w0", "w0 w1", "w0 w38"):
+        await find(database, query, depth=100)
+        await rows(database, "DELETE FROM posting_block RETURNING 1")
+        await write_blocks(database)
 
 
 async def test_a_search_notes_a_long_session_without_lists(database: Database) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -248,3 +249,12 @@ async def test_an_empty_range_of_the_index_costs_nothing_of_the_tail(database: D
         assert place is not None
         within = Range(from_position=1, to_position=20)
         assert await read_tail(tx, KEY, place, within) == UnindexedChunks()
+
+
+async def test_a_tail_that_was_deleted_meanwhile_is_empty(database: Database) -> None:
+    await make_session(database, ["A wolf.", "A dog."])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        place = await read_place(tx, KEY, "wolf")
+        assert place is not None
+        tail = await read_tail(tx, uuid4(), place, Range(from_position=1, to_position=2))
+    assert tail == UnindexedChunks()

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from service.domain.calls.ledger import CallScope
+from service.domain.calls.ledger import CallScope, Gone
 from service.domain.search.reranking import NoOrder
 from service.domain.values.errors import FailedPrecondition, InvalidInput, NotFound, Unavailable
 from service.domain.values.reasons import Reason
@@ -244,3 +244,33 @@ async def test_what_is_not_there(database: Database) -> None:
     assert await positions(made) == []
     state = await made.index(DEFAULT_TENANT, "s")
     assert (state.head, state.indexed_position, state.language) == (0, 0, "simple")
+
+
+async def test_a_session_that_is_deleted_while_it_is_searched_is_not_found(both: Database) -> None:
+    class Deleted(FixedEmbedder):
+        async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
+            raise Gone
+
+    with pytest.raises(NotFound, match="session 's'"):
+        await positions(searcher(both, Deleted(1.0, 0.0)))
+
+
+async def test_chunks_that_are_deleted_while_they_are_searched_are_left_out(
+    both: Database, servers: Servers, url: str
+) -> None:
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("DELETE FROM chunk WHERE position = 2")
+    embedder = FixedEmbedder(1.0, 0.0)
+    found = await positions(searcher(both, embedder), "dog", with_chunks=False)
+    assert found[0] == 2
+    left = [position for position in found if position != 2]
+    assert await positions(searcher(both, embedder), "dog") == left
+
+    async def backwards(query: str, texts: Sequence[str], **_: Any) -> Sequence[int]:
+        assert list(texts) == [TEXTS[position - 1] for position in left]
+        return list(reversed(range(len(texts))))
+
+    made = searcher(both, embedder, backwards)
+    ordered = await positions(made, "dog", rerank=True, with_chunks=False)
+    assert ordered == [*reversed(left), 2]
