@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -124,6 +125,11 @@ def deadline_of(timeout: float | None, default: float) -> float:
     if math.isnan(seconds):
         raise ValueError("a timeout must be a number of seconds, not nan")
     return min(seconds, MAX_CALL_SECONDS)
+
+
+def left_seconds(until: float) -> float:
+    """Returns the seconds until a time of the monotonic clock; 0 when it has passed."""
+    return max(until - time.monotonic(), 0.0)
 
 
 class Reach:

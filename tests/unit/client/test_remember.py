@@ -40,8 +40,11 @@ class Service:
         #: How reads of a memory end, by its id.
         self.reads: dict[str, tuple[CODE, str]] = {}
         self.read: list[tuple[str, str]] = []
+        #: How long calls may take that are no appends, in seconds.
+        self.left: dict[str, float] = {}
 
     async def CreateSession(self, request: Any, context: Any) -> Any:
+        self.left["CreateSession"] = context.time_remaining()
         self.created += 1
         self.exists = True
         return request.session
@@ -61,9 +64,11 @@ class Service:
         return session_service_pb2.AppendResponse(positions=positions, read_token=f"to {last}")
 
     async def ListMemories(self, request: Any, context: Any) -> Any:
+        self.left["ListMemories"] = context.time_remaining()
         return memory_service_pb2.ListMemoriesResponse(memories=self.memories)
 
     async def GetMemory(self, request: Any, context: Any) -> Any:
+        self.left["GetMemory"] = context.time_remaining()
         self.read.append((request.memory, request.consistency.at_least))
         if request.memory in self.reads:
             await refuse(context, *self.reads[request.memory], "as the test says")
@@ -192,6 +197,22 @@ async def test_waiting_reads_each_memory_that_still_reads() -> None:
         service.memories, service.read = [], []
         await session.remember("x", wait=True)
     assert not service.read
+
+
+async def test_every_call_may_take_what_is_left_of_the_time() -> None:
+    service = Service()
+    service.exists, service.memories = False, [memory("a")]
+    async with connected(service) as session:
+        await session.remember("x", wait=True, timeout=1000)
+        # The default of a call is 30 seconds.
+        assert {name: left > 100 for name, left in service.left.items()} == {
+            "CreateSession": True,
+            "ListMemories": True,
+            "GetMemory": True,
+        }
+        service.exists = False
+        await session.remember("y", wait=True, timeout=20)
+    assert all(left < 25 for left in service.left.values())
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from palimpsest._transport import (
     deadline_of,
     headers,
     is_unbegun,
+    left_seconds,
     may_pass,
     may_repeat,
     parse_target,
@@ -137,19 +138,31 @@ class Connection:
         except RpcError as error:
             raise from_rpc(error, self.address) from error
 
-    async def pages(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
-        """Yields the pages of a list, one after the other."""
+    async def pages(
+        self, method: Callable[..., Any], request: Any, *, until: float | None = None
+    ) -> AsyncIterator[Any]:
+        """Yields the pages of a list, one after the other.
+
+        `until` is when all must have come, by the monotonic clock; None: each has a call's time.
+        """
         while True:
-            page = await self.call(method, request)
+            left = None if until is None else left_seconds(until)
+            page = await self.call(method, request, timeout=left)
             yield page
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
     async def all_of(
-        self, method: Callable[..., Any], request: Any, field: str, convert: Callable[[Any], Any]
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        field: str,
+        convert: Callable[[Any], Any],
+        *,
+        until: float | None = None,
     ) -> AsyncIterator[Any]:
-        """Yields the converted items that the pages of a list have in `field`."""
-        async for page in self.pages(method, request):
+        """Yields the converted items that the pages of a list have in `field`. See `pages`."""
+        async for page in self.pages(method, request, until=until):
             for message in getattr(page, field):
                 yield convert(message)

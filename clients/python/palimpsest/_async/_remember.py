@@ -15,11 +15,11 @@ from palimpsest._conversations import (
 )
 from palimpsest._convert import consistency, message_of
 from palimpsest._convert_chunks import chunk_filter
-from palimpsest._errors import NotFound, PalimpsestError
+from palimpsest._errors import AlreadyExists, NotFound, PalimpsestError
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._recall import NOTHING, Recalled, RecallSection, query_of, recalled
 from palimpsest._search import SearchMode
-from palimpsest._transport import APPEND_SECONDS
+from palimpsest._transport import APPEND_SECONDS, left_seconds
 from palimpsest._values_log import ChunkFilterOptions, ChunkLabels, Remembered
 from palimpsest.v1 import memory_service_pb2, session_service_pb2
 
@@ -140,16 +140,27 @@ class SessionMessages(SessionLog):
         except NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise
-        await self.create(exist_ok=True)
+        await self._create_until(until)
         return await self._append_until(request, until)
+
+    async def _create_until(self, until: float) -> None:
+        """Creates the session unless it exists."""
+        request = session_service_pb2.CreateSessionRequest(
+            session=session_service_pb2.Session(id=self.id)
+        )
+        method = self._connection.sessions.CreateSession
+        try:
+            await self._connection.call(method, request, timeout=left_seconds(until))
+        except AlreadyExists as error:
+            if error.reason != "SESSION_EXISTS":
+                raise
 
     async def _append_until(
         self, request: session_service_pb2.AppendRequest, until: float
     ) -> session_service_pb2.AppendResponse:
         method = self._connection.sessions.Append
-        left = max(until - time.monotonic(), 0.0)
         response: session_service_pb2.AppendResponse = await self._connection.call(
-            method, request, timeout=left, broken=True
+            method, request, timeout=left_seconds(until), broken=True
         )
         return response
 
@@ -157,19 +168,17 @@ class SessionMessages(SessionLog):
         """Waits until each memory of the session has read what the token stands for."""
         listing = memory_service_pb2.ListMemoriesRequest(session=self.id)
         method = self._connection.memories.ListMemories
-        waited: list[MemoryInfo] = [
-            one async for one in self._connection.all_of(method, listing, "memories", memory)
-        ]
+        listed = self._connection.all_of(method, listing, "memories", memory, until=until)
+        waited: list[MemoryInfo] = [one async for one in listed]
         for info in waited:
             if info.status is MemoryStatus.SEALED:
                 continue
             request = memory_service_pb2.GetMemoryRequest(
                 session=self.id, memory=info.id, consistency=consistency(read_token, False)
             )
-            left = max(until - time.monotonic(), 0.0)
             try:
                 await self._connection.call(
-                    self._connection.memories.GetMemory, request, timeout=left
+                    self._connection.memories.GetMemory, request, timeout=left_seconds(until)
                 )
             except PalimpsestError as error:
                 if error.reason not in _READS_NO_MORE:

@@ -15,12 +15,12 @@ from palimpsest._conversations import (
 )
 from palimpsest._convert import consistency, message_of
 from palimpsest._convert_chunks import chunk_filter
-from palimpsest._errors import NotFound, PalimpsestError
+from palimpsest._errors import AlreadyExists, NotFound, PalimpsestError
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._recall import NOTHING, Recalled, RecallSection, query_of, recalled
 from palimpsest._search import SearchMode
 from palimpsest._sync._log import SessionLog
-from palimpsest._transport import APPEND_SECONDS
+from palimpsest._transport import APPEND_SECONDS, left_seconds
 from palimpsest._values_log import ChunkFilterOptions, ChunkLabels, Remembered
 from palimpsest.v1 import memory_service_pb2, session_service_pb2
 
@@ -141,16 +141,27 @@ class SessionMessages(SessionLog):
         except NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise
-        self.create(exist_ok=True)
+        self._create_until(until)
         return self._append_until(request, until)
+
+    def _create_until(self, until: float) -> None:
+        """Creates the session unless it exists."""
+        request = session_service_pb2.CreateSessionRequest(
+            session=session_service_pb2.Session(id=self.id)
+        )
+        method = self._connection.sessions.CreateSession
+        try:
+            self._connection.call(method, request, timeout=left_seconds(until))
+        except AlreadyExists as error:
+            if error.reason != "SESSION_EXISTS":
+                raise
 
     def _append_until(
         self, request: session_service_pb2.AppendRequest, until: float
     ) -> session_service_pb2.AppendResponse:
         method = self._connection.sessions.Append
-        left = max(until - time.monotonic(), 0.0)
         response: session_service_pb2.AppendResponse = self._connection.call(
-            method, request, timeout=left, broken=True
+            method, request, timeout=left_seconds(until), broken=True
         )
         return response
 
@@ -158,18 +169,18 @@ class SessionMessages(SessionLog):
         """Waits until each memory of the session has read what the token stands for."""
         listing = memory_service_pb2.ListMemoriesRequest(session=self.id)
         method = self._connection.memories.ListMemories
-        waited: list[MemoryInfo] = [
-            one for one in self._connection.all_of(method, listing, "memories", memory)
-        ]
+        listed = self._connection.all_of(method, listing, "memories", memory, until=until)
+        waited: list[MemoryInfo] = [one for one in listed]
         for info in waited:
             if info.status is MemoryStatus.SEALED:
                 continue
             request = memory_service_pb2.GetMemoryRequest(
                 session=self.id, memory=info.id, consistency=consistency(read_token, False)
             )
-            left = max(until - time.monotonic(), 0.0)
             try:
-                self._connection.call(self._connection.memories.GetMemory, request, timeout=left)
+                self._connection.call(
+                    self._connection.memories.GetMemory, request, timeout=left_seconds(until)
+                )
             except PalimpsestError as error:
                 if error.reason not in _READS_NO_MORE:
                     raise
