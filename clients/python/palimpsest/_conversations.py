@@ -220,10 +220,12 @@ def remembered_of(
 
 def stored_unread(error: PalimpsestError, remembered: Remembered) -> PalimpsestError:
     """Returns the error of a wait for memories, after everything was stored."""
+    last = remembered.positions and remembered.positions.last
+    is_stalled = error.reason == "MEMORY_STALLED"
+    later = "this memory reads it once it is retried" if is_stalled else "memories will read it"
     return reworded(
         error,
-        f"{error}. Everything is stored all the same, up to position"
-        f" {remembered.positions and remembered.positions.last}, and memories will read it: do not"
+        f"{error}. Everything is stored all the same, up to position {last}, and {later}: do not"
         " pass it again",
         request_id=remembered.request_id,
         read_token=remembered.read_token,

@@ -237,6 +237,23 @@ async def test_a_wait_that_ends_says_that_all_is_stored(code: CODE, kind: type[E
     assert service.texts == ["x", "y"]
 
 
+async def test_a_memory_that_is_stalled_does_not_end_the_wait_for_others() -> None:
+    service = Service()
+    service.memories = [memory("a"), memory("b"), memory("default")]
+    service.reads = {
+        "a": (CODE.FAILED_PRECONDITION, "MEMORY_STALLED"),
+        "b": (CODE.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
+    }
+    async with connected(service) as session:
+        with pytest.raises(palimpsest.FailedPrecondition) as caught:
+            await session.remember("x", wait=True)
+    assert [name for name, _ in service.read] == ["a", "b", "default"]
+    assert str(caught.value) == (
+        "as the test says. Everything is stored all the same, up to position 1, and this memory"
+        " reads it once it is retried: do not pass it again"
+    )
+
+
 async def test_without_await_it_is_the_same() -> None:
     service = Service({2: (CODE.UNAVAILABLE, "DATABASE_UNAVAILABLE")})
     service.exists = False

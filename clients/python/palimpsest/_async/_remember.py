@@ -59,7 +59,8 @@ class SessionMessages(SessionLog):
 
         Raises TypeError, ValueError and InvalidArgument that name the message, from 1, and
         AlreadyExists (REQUEST_CONTENT_CHANGED). After other errors something may be stored: the
-        metadata has the `request_id` to continue with. Errors of waiting say that all is stored.
+        metadata has the `request_id` to continue with. Errors of waiting say that all is stored;
+        a memory that is stalled or held does not end the wait for the others.
         """
         talk = conversation_of(messages, labels, include_system=include_system)
         requests = append_requests(self.id, talk.chunks, request_id)
@@ -165,12 +166,18 @@ class SessionMessages(SessionLog):
         return response
 
     async def _wait_for_memories(self, read_token: str, until: float) -> None:
-        """Waits until each memory of the session has read what the token stands for."""
+        """Waits until each memory of the session has read what the token stands for.
+
+        One that cannot does not end the wait for the others. Raises the first error.
+        """
         listing = memory_service_pb2.ListMemoriesRequest(session=self.id)
         method = self._connection.memories.ListMemories
         listed = self._connection.all_of(method, listing, "memories", memory, until=until)
         waited: list[MemoryInfo] = [one async for one in listed]
+        first: PalimpsestError | None = None
         for info in waited:
+            if first is not None and not left_seconds(until):
+                break
             if info.status is MemoryStatus.SEALED:
                 continue
             request = memory_service_pb2.GetMemoryRequest(
@@ -182,4 +189,6 @@ class SessionMessages(SessionLog):
                 )
             except PalimpsestError as error:
                 if error.reason not in _READS_NO_MORE:
-                    raise
+                    first = first or error
+        if first is not None:
+            raise first
