@@ -29,6 +29,8 @@ class Service:
 
     def __init__(self, ends: dict[int, tuple[CODE, str]] | None = None) -> None:
         self.exists = True
+        #: How many creations are refused, since a deleted session is still being removed.
+        self.removing = 0
         self.created = 0
         self.texts: list[str] = []
         #: The positions of requests that are stored.
@@ -45,6 +47,9 @@ class Service:
 
     async def CreateSession(self, request: Any, context: Any) -> Any:
         self.left["CreateSession"] = context.time_remaining()
+        if self.removing:
+            self.removing -= 1
+            await refuse(context, CODE.ABORTED, "BEING_DELETED", "try again soon")
         self.created += 1
         self.exists = True
         return request.session
@@ -87,7 +92,8 @@ class Service:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest._async._connection.BACKOFF_SECONDS", (0.001, 0.01))
+    for module in ("_connection", "_remember"):
+        monkeypatch.setattr(f"palimpsest._async.{module}.BACKOFF_SECONDS", (0.001, 0.01))
 
 
 @asynccontextmanager
@@ -107,6 +113,22 @@ async def test_a_missing_session_is_created_once() -> None:
         second = await session.remember("b")
     assert (service.created, service.texts) == (1, ["a", "b"])
     assert service.calls == [first.request_id, first.request_id, second.request_id]
+
+
+async def test_a_session_that_is_being_removed_is_created_when_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service()
+    service.exists, service.removing = False, 3
+    async with connected(service) as session:
+        await session.remember("a")
+        assert (service.created, service.removing, service.texts) == (1, 0, ["a"])
+        service.exists, service.removing = False, 100
+        # The next try would be after the timeout.
+        monkeypatch.setattr("palimpsest._async._remember.BACKOFF_SECONDS", (1000.0, 1000.0))
+        with pytest.raises(palimpsest.Aborted) as caught:
+            await session.remember("b")
+    assert (caught.value.reason, service.removing) == ("BEING_DELETED", 99)
 
 
 async def test_many_messages_are_appended_in_parts_and_in_order() -> None:

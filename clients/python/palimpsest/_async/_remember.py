@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from typing import Unpack
 
 from palimpsest._async._log import SessionLog
+from palimpsest._async._runtime import sleep
 from palimpsest._conversations import (
     Rememberable,
     append_requests,
@@ -15,11 +16,11 @@ from palimpsest._conversations import (
 )
 from palimpsest._convert import consistency, message_of
 from palimpsest._convert_chunks import chunk_filter
-from palimpsest._errors import AlreadyExists, NotFound, PalimpsestError
+from palimpsest._errors import Aborted, AlreadyExists, NotFound, PalimpsestError
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._recall import NOTHING, Recalled, RecallSection, query_of, recalled
 from palimpsest._search import SearchMode
-from palimpsest._transport import APPEND_SECONDS, left_seconds
+from palimpsest._transport import APPEND_SECONDS, BACKOFF_SECONDS, Backoff, left_seconds
 from palimpsest._values_log import ChunkFilterOptions, ChunkLabels, Remembered
 from palimpsest.v1 import memory_service_pb2, session_service_pb2
 
@@ -57,10 +58,11 @@ class SessionMessages(SessionLog):
         `request_id`: the same messages under the same id are stored once for ever. With `wait` it
         also waits, within the same time, until all memories of the session have read them.
 
-        Raises TypeError, ValueError and InvalidArgument that name the message, from 1, and
-        AlreadyExists (REQUEST_CONTENT_CHANGED). After other errors something may be stored: the
-        metadata has the `request_id` to continue with. Errors of waiting say that all is stored;
-        a memory that is stalled or held does not end the wait for the others.
+        Raises TypeError, ValueError and InvalidArgument that name the message, from 1,
+        AlreadyExists (REQUEST_CONTENT_CHANGED), and Aborted (BEING_DELETED) when a deleted session
+        of this id is still being removed at the end of that time. After other errors something
+        may be stored: the metadata has the `request_id` to continue with. Errors of waiting say
+        that all is stored; a stalled memory does not end the wait for the others.
         """
         talk = conversation_of(messages, labels, include_system=include_system)
         requests = append_requests(self.id, talk.chunks, request_id)
@@ -145,16 +147,25 @@ class SessionMessages(SessionLog):
         return await self._append_until(request, until)
 
     async def _create_until(self, until: float) -> None:
-        """Creates the session unless it exists."""
+        """Creates the session unless it exists; waits while a deleted one is being removed."""
         request = session_service_pb2.CreateSessionRequest(
             session=session_service_pb2.Session(id=self.id)
         )
         method = self._connection.sessions.CreateSession
-        try:
-            await self._connection.call(method, request, timeout=left_seconds(until))
-        except AlreadyExists as error:
-            if error.reason != "SESSION_EXISTS":
+        backoff = Backoff(BACKOFF_SECONDS)
+        while True:
+            try:
+                await self._connection.call(method, request, timeout=left_seconds(until))
+                return
+            except AlreadyExists as error:
+                if error.reason == "SESSION_EXISTS":
+                    return
                 raise
+            except Aborted as error:
+                pause = backoff.pause_seconds(error)
+                if error.reason != "BEING_DELETED" or pause > left_seconds(until):
+                    raise
+            await sleep(pause)
 
     async def _append_until(
         self, request: session_service_pb2.AppendRequest, until: float
