@@ -110,17 +110,18 @@ def conversation_of(
     labels: ChunkLabels,
     *,
     include_system: bool = False,
+    first: int = 1,
 ) -> Conversation:
-    """Returns the chunks of a conversation.
+    """Returns the chunks of a conversation, whose messages have numbers from `first` on.
 
-    Raises TypeError, ValueError and InvalidArgument that name the message, from 1, and ValueError
-    when there is none.
+    Raises TypeError, ValueError and InvalidArgument that name the message, and ValueError when
+    there is none.
     """
     held = [messages] if is_one(messages) else list(cast(Iterable[Rememberable], messages))
     if not held or held == [""]:
         raise ValueError("there is nothing to remember: give a text or at least one message")
     reader = _Reader(labels, include_system=include_system)
-    for number, item in enumerate(held, start=1):
+    for number, item in enumerate(held, start=first):
         with _naming(number):
             reader.read(item, number)
     chunks = []

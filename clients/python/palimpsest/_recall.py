@@ -1,13 +1,16 @@
 """What a recall returns, and the query that messages are, to and from the proto's messages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from itertools import islice
+from typing import Any, Literal, cast
 
 from palimpsest._conversations import Rememberable, conversation_of, is_one
 from palimpsest._convert import value_of
+from palimpsest._message_parts import fields_of, parts_of
 from palimpsest._search import SearchedBy, SearchIndex
 from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
+from palimpsest._values_log import Chunk
 from palimpsest.v1 import session_service_pb2
 
 #: Sections of a recalled text: entries of memories, the chunks that fit best, and the newest
@@ -22,6 +25,11 @@ MAX_QUERY_CHARACTERS = 16_000
 #: most: they say what "there" and "it" are, and must not outweigh the question.
 CONTEXT_MESSAGES = 2
 CONTEXT_CHARACTERS = 150
+#: Roles of messages that ask nothing; and those of messages that do, or their types in LangChain.
+_ANSWERING = ("assistant", "system")
+_ASKING = ("user", "human")
+#: Fields of a message, besides its content, that say who says what. Labels are of no use here.
+_READ = ("role", "type", "refusal", "tool_calls", "function_call")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,25 +106,90 @@ def recalled(message: session_service_pb2.RecallResponse) -> Recalled:
 def query_of(messages: Rememberable | Iterable[Rememberable]) -> str:
     """Returns the query that a text is, or that messages are.
 
-    It begins with the last message of the user; what was said just before follows it. Raises as
-    `conversation_of`.
+    It begins with the last message of the user; what was said just before follows it. Of a long
+    one it has the beginning and the end, either of which may be the question. What is no text, such
+    as an image, is left out. Raises as `conversation_of` for what is no message, and where the last
+    message of the user has no text.
     """
     if isinstance(messages, str):
-        return messages[:MAX_QUERY_CHARACTERS]
+        return _ends(messages, MAX_QUERY_CHARACTERS)
     # An iterator can be read only once.
-    held = messages if is_one(messages) else list(cast(Iterable[Rememberable], messages))
-    if held == []:
+    held: list[Any] = [messages] if is_one(messages) else list(cast(Iterable[Any], messages))
+    turns = _turns_back(held)
+    newest: list[str] = []
+    for role, text in turns:
+        if role not in _ANSWERING:
+            newest = [text, *(before for _, before in islice(turns, CONTEXT_MESSAGES))]
+            break
+        newest.append(text)
+    if not newest:
         return ""
-    turns = [
-        (one.message.role, one.message.text or one.text)
-        for one in conversation_of(held, {}).chunks
-        if not one.HasField("agent_step")
-    ]
-    asked = [at for at, (role, _) in enumerate(turns) if role not in ("assistant", "system")]
-    last = asked[-1] if asked else len(turns) - 1
-    before = [
-        text[:CONTEXT_CHARACTERS] for _, text in turns[max(last - CONTEXT_MESSAGES, 0) : last]
-    ]
-    context = "\n".join(reversed(before))
-    question = turns[last][1] if turns else ""
-    return f"{question}\n{context}".strip()[:MAX_QUERY_CHARACTERS]
+    question, *others = newest[: CONTEXT_MESSAGES + 1]
+    context = "".join(f"\n{text[:CONTEXT_CHARACTERS]}" for text in others)
+    return (_ends(question, MAX_QUERY_CHARACTERS - len(context)) + context).strip()
+
+
+def _turns_back(held: Sequence[Rememberable]) -> Iterator[tuple[str, str]]:
+    """Yields role and text of the messages that say something, from the newest on.
+
+    A message is read only when it is its turn, so that wrong ones among the older do no harm.
+    """
+    is_asked = False
+    for number in range(len(held), 0, -1):
+        role, text = _turn(held[number - 1], number)
+        if text.strip():
+            is_asked |= role not in _ANSWERING
+            yield role, text
+        elif not is_asked:
+            _refuse_without_text(held[number - 1], number)
+
+
+def _turn(item: Rememberable, number: int) -> tuple[str, str]:
+    """Returns who says what in a message; calls of tools and their results say nothing."""
+    if isinstance(item, str):
+        return "", item
+    if isinstance(item, Chunk):
+        return item.role, item.text
+    given = fields_of(item) or {}
+    if "role" in given or "content" in given:
+        read = {name: given[name] for name in _READ if name in given}
+        item = {**read, "content": [one for one in _blocks(given) if _is_read(one)]}
+    elif isinstance(given.get("type"), str) and "text" not in given:
+        # A call, a result or a thought beside messages.
+        return "", ""
+    chunks = conversation_of([item], {}, first=number).chunks
+    said = [one.message for one in chunks if one.HasField("message")]
+    texts = [one.text for one in said or chunks]
+    return said[0].role if said else "", "".join(texts)
+
+
+def _refuse_without_text(item: Rememberable, number: int) -> None:
+    """Raises ValueError for a message of the user that has only what is no text."""
+    given = {} if isinstance(item, str | Chunk) else fields_of(item) or {}
+    if (given.get("role") or given.get("type")) not in _ASKING:
+        return
+    kinds = [str((fields_of(one) or {}).get("type")) for one in _blocks(given)]
+    # In Anthropic's form the results of tools are in messages of the user.
+    if not any(kind.endswith("tool_result") for kind in kinds):
+        conversation_of([item], {}, first=number)
+
+
+def _blocks(given: Mapping[str, Any]) -> Sequence[Any]:
+    content = given.get("content")
+    return content if isinstance(content, list | tuple) else [content]
+
+
+def _is_read(block: Any) -> bool:
+    """Returns whether a part of a message is one that is remembered, and not an image."""
+    try:
+        return bool(list(parts_of({"content": [block]})))
+    except (TypeError, ValueError):
+        return False
+
+
+def _ends(text: str, characters: int) -> str:
+    """Returns a text, of a longer one its beginning and its end."""
+    if len(text) <= characters:
+        return text
+    half = (characters - 1) // 2
+    return f"{text[:half]}\n{text[-half:]}"

@@ -39,7 +39,7 @@ TURNS = [
         (TURNS[:1], ""),
         (["a", "b"], "b\na"),
         ([TURNS[-1], {"role": "tool", "content": "soup"}], "What may I eat?"),
-        ("x" * 100_000, "x" * MAX_QUERY_CHARACTERS),
+        ("b" * 50_000 + "e" * 50_000, "b" * 7999 + "\n" + "e" * 7999),
         (["x" * 900, "y" * 900, "what?"], f"what?\n{'y' * 150}\n{'x' * 150}"),
     ],
 )
@@ -53,9 +53,56 @@ def test_a_query_that_is_no_text_and_no_message_is_refused(other: Any) -> None:
         query_of(other)
 
 
-def test_a_query_of_other_things_is_refused_by_its_number() -> None:
+IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
+SEEN = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_long_question_keeps_its_beginning_and_its_end(number: int) -> None:
+    text = {"role": "user", "content": f"What may I eat? {'word ' * 3294}Thanks."}
+    query = query_of([*TURNS[:-1], *[text] * number])
+    assert len(query) <= MAX_QUERY_CHARACTERS
+    question = query.splitlines()
+    assert question[0].startswith("What may I eat? word")
+    assert "word Thanks." in query
+    assert len(question) == 4
+
+
+@pytest.mark.parametrize(
+    ("messages", "due"),
+    [
+        (
+            [{"role": "user", "content": [IMAGE]}, *TURNS[3:]],
+            "What may I eat?\nNoted.\nI eat no nuts.",
+        ),
+        (
+            [*TURNS[:4], {"role": "user", "content": [IMAGE]}, *TURNS[4:]],
+            "What may I eat?\nNoted.\nI eat no nuts.",
+        ),
+        (
+            [{"role": "user", "content": [IMAGE, {"type": "text", "text": "What is it?"}]}],
+            "What is it?",
+        ),
+        ([{"role": "user", "content": "What is it?", "images": ["data"]}], "What is it?"),
+        ([TURNS[1], {"role": "assistant", "content": [IMAGE]}], "I am in Bergen."),
+        ([TURNS[1], {"role": "user", "content": [SEEN]}], "I am in Bergen."),
+        ([TURNS[1], {"role": "user", "content": [SEEN, IMAGE]}], "I am in Bergen."),
+        ([TURNS[1], {"type": "web_search_call"}], "I am in Bergen."),
+        ([7, *TURNS[3:]], "What may I eat?\nNoted.\nI eat no nuts."),
+        ([{"role": "user", "content": "Who am I?", "name": "a/b", "thread": 7}], "Who am I?"),
+    ],
+)
+def test_what_is_no_text_and_what_is_older_does_no_harm(messages: Any, due: str) -> None:
+    assert query_of(messages) == due
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"role": "user", "content": [IMAGE]}, {"type": "human", "content": [IMAGE]}],
+)
+def test_a_question_without_text_is_refused_by_its_number(last: Any) -> None:
     with pytest.raises(ValueError, match="message 2: part 1: an image"):
-        query_of(["x", {"role": "user", "content": [{"type": "image_url"}]}])
+        query_of(["x", last, {"role": "assistant", "content": "I see."}])
 
 
 def test_a_recall_is_its_text_and_its_parts() -> None:

@@ -99,10 +99,11 @@ class SessionMessages(SessionLog):
         """Returns what the session knows that fits a query: `str()` of it is a text for a prompt.
 
         The query is a text, or messages as `remember` takes them: then it is the last one of the
-        user, with what was said just before. Without one it is the newest messages of the session.
-        The text has at most `tokens` (0: 1,000), counted as four bytes each: entries of `memories`
-        (default: the memory "default", else all), the chunks that fit best, and the newest ones,
-        which no memory has read; `sections` names some of them. No language model is asked.
+        user, with what was said just before, without images and other parts that are no text.
+        Without a query it is the newest messages of the session. The text has at most `tokens`
+        (0: 1,000), counted as four bytes each: entries of `memories` (default: the memory
+        "default", else all), the chunks that fit best, and the newest ones, which no memory has
+        read; `sections` names some of them. No language model is asked.
 
         `from_position`, `to_position` and `options` limit the chunks; `options` are those of
         `palimpsest.ChunkFilterOptions`: a program that sends the current conversation anyway leaves
