@@ -115,11 +115,15 @@ def moment(option: str, given: str) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(given)
+        return found.replace(tzinfo=found.tzinfo or UTC).astimezone(UTC)
     except ValueError:
         raise CommandError(
             f"{option}: {cut(given, 60)!r} is no time such as 2026-11-30T12:00Z"
         ) from None
-    return found.replace(tzinfo=found.tzinfo or UTC)
+    except OverflowError:
+        raise CommandError(
+            f"{option}: {cut(given, 60)!r} is not within the years 1 to 9999 of UTC"
+        ) from None
 
 
 def _show(result: SearchResult) -> None:

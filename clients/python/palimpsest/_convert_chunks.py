@@ -384,10 +384,20 @@ def _range(kind: type[Range], **ends: Any) -> Range | None:
 
 
 def instant(setting: str, given: datetime | None) -> datetime | None:
-    """Returns a time that was given for a setting. Raises ValueError without a time zone."""
-    if isinstance(given, datetime) and given.tzinfo is None:
+    """Returns a time that was given for a setting.
+
+    Raises ValueError without a time zone, and for a time that is before or after all of UTC.
+    """
+    if not isinstance(given, datetime):
+        return given
+    if given.tzinfo is None:
         raise ValueError(f"{setting} must have a time zone, as in datetime.now(UTC)")
-    return given
+    try:
+        return given.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(
+            f"{setting} {given.isoformat()} is not within the years 1 to 9999 of UTC"
+        ) from None
 
 
 def ack(message: session_service_pb2.AppendChunksResponse.Ack) -> Ack:

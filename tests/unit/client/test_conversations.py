@@ -16,7 +16,7 @@ from palimpsest._conversations import (
     append_requests,
     conversation_of,
 )
-from palimpsest._convert_chunks import chunk, digest, size_bytes
+from palimpsest._convert_chunks import chunk, chunk_filter, digest, size_bytes
 from palimpsest._splitting import CHUNK_CHARACTERS
 from tests.support.properties import examples
 from tests.unit.client.messages import call, conversation, message, result, said, shown, text
@@ -376,6 +376,15 @@ def test_labels_that_nothing_has_are_refused() -> None:
         conversation("x", thraed="t")
     with pytest.raises(ValueError, match="occurred_at must have a time zone"):
         conversation("x", occurred_at=datetime(2026, 5, 3))
+
+
+@pytest.mark.parametrize("given", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"])
+def test_times_that_utc_does_not_have_are_refused(given: str) -> None:
+    at = datetime.fromisoformat(given)
+    with pytest.raises(ValueError, match=r"message 1: occurred_at .* is not within the years"):
+        conversation("x", occurred_at=at)
+    with pytest.raises(ValueError, match=r"occurred_since .* is not within the years"):
+        chunk_filter(occurred_since=at)
 
 
 @pytest.mark.parametrize("id", ["..", " a", "a\u2028b", "a\u200eb", "é" * 129, "a\tb"])
