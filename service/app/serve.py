@@ -165,6 +165,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             await watcher.stop()
             await server.stop(config.stop_seconds)
         finally:
+            await searcher.close()
             await cancel(loops)
 
 

@@ -19,7 +19,7 @@ from service.domain.search.reranking import MAX_TEXTS, NoOrder
 from service.domain.values.errors import BudgetExhausted, FailedPrecondition, Unavailable
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key as key_of
-from service.llm.embeddings.embedding import CannotEmbed, Embedder, EmbeddingFailed
+from service.llm.embeddings.embedding import Embedder, EmbeddingFailed
 from service.llm.providers.failures import ModelFailure
 from service.settings.config import Config
 from service.telemetry import tracing
@@ -28,6 +28,7 @@ from service.usecases.calls.leaving import for_one_client
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import session_not_found
 from service.usecases.search.meanwhile import meanwhile
+from service.usecases.search.query_vectors import QueryVectors
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.log.ranges import Range
@@ -51,8 +52,6 @@ PAGE_BYTES = 2 * 1024 * 1024
 RERANK_WINDOW_TOKENS = 4096
 #: How long the answer to what the database can do is kept.
 SUPPORT_SECONDS = 60.0
-#: Queries whose vectors are kept.
-KEPT_QUERIES = 256
 #: The share of the time until a client's deadline that is kept for words, if vectors fail.
 WORDS_TIME_SHARE = 0.25
 #: When to try again where an embedder does not say.
@@ -95,7 +94,7 @@ class SearchQuery:
     #: The model that reranks; empty: the service's default.
     rerank_model: str = ""
     #: Where the mode is DEFAULT: how long the query may take to be embedded; None: until a quarter
-    #: of the time to the deadline is left.
+    #: of the time to the deadline is left. If set, the query is embedded on for the next search.
     embedding_seconds: float | None = None
     #: Whether entries of memories are searched as well, which may have vectors before chunks do.
     with_entries: bool = False
@@ -170,13 +169,16 @@ class Searcher:
         """`call_off` ends the model calls of a search whose client is gone."""
         self._database = database
         self._call_off = call_off
-        #: The vectors of the last queries, by tenant and query, the latest last: paging and
-        #: browsing search for the same several times, and each vector may cost.
-        self._embedded: dict[tuple[UUID, str], Sequence[float]] = {}
         self._embedder = embedder
+        self._vectors = None if embedder is None else QueryVectors(embedder)
         self._rerank = rerank_call
         self._support: Support | None = None
         self._support_until = 0.0
+
+    async def close(self) -> None:
+        """Ends what is embedded for no search that waits."""
+        if self._vectors is not None:
+            await self._vectors.close()
 
     async def find(
         self, tenant_id: UUID, session: str, query: SearchQuery, *, deadline: float | None = None
@@ -398,28 +400,14 @@ class Searcher:
     async def _embed(
         self, query: SearchQuery, scope: CallScope, deadline: float | None
     ) -> Sequence[float]:
-        assert self._embedder is not None, "there are vectors of its model"
-        key = (scope.tenant_id, query.query)
-        vector = self._embedded.pop(key, None)
-        if vector is None:
-            waiting = asyncio.timeout_at(
-                _vectors_until(query, deadline) if query.mode is SearchMode.DEFAULT else None
-            )
-            try:
-                async with waiting:
-                    vector = await self._embedder.embed_query(query.query, scope=scope)
-            except CannotEmbed as error:
-                raise EmbeddingFailed(str(error), retryable=False) from error
-            except TimeoutError as error:
-                if not waiting.expired():
-                    raise
-                raise EmbeddingFailed(
-                    "it took longer than the deadline, or its own limit, allows", retryable=True
-                ) from error
-        self._embedded[key] = vector
-        if len(self._embedded) > KEPT_QUERIES:
-            del self._embedded[next(iter(self._embedded))]
-        return vector
+        assert self._vectors is not None, "there are vectors of its model"
+        is_default = query.mode is SearchMode.DEFAULT
+        return await self._vectors.embed(
+            query.query,
+            scope,
+            until=_vectors_until(query, deadline) if is_default else None,
+            goes_on=is_default and query.embedding_seconds is not None,
+        )
 
     async def _by_words(
         self, tenant_id: UUID, session_key: UUID, place: SearchPlace, within: Range, depth: int

@@ -14,6 +14,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.embeddings.embedding import EmbeddingFailed
 from service.settings.config import Config
 from service.usecases.log.chunk_filter import ChunkFilter
+from service.usecases.search import query_vectors
 from service.usecases.search import search as searching
 from service.usecases.search.search import Searcher, SearchMode, SearchQuery
 from storage.engine.database import Database
@@ -164,7 +165,7 @@ async def test_vectors_of_another_model_are_as_none(both: Database) -> None:
 async def test_the_vectors_of_the_last_queries_are_kept(
     both: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "KEPT_QUERIES", 2)
+    monkeypatch.setattr(query_vectors, "KEPT_QUERIES", 2)
     embedder = FixedEmbedder(1.0, 0.0)
     made = searcher(both, embedder)
     for query in ("wolf", "wolf", "dog", "wolf", "sea", "dog", "wolf"):
