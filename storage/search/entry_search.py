@@ -14,6 +14,10 @@ from storage.search.words import BACK, occurrences, score_of, word_values
 COMPARED_ENTRIES = 50_000
 #: A filter looks at so many of the chunks that an entry rests on: the newest ones.
 FILTERED_CHUNKS = 1000
+#: Most entries have more bytes of path and value. Where they have fewer, so many times as many
+#: entries are read again.
+SMALL_ENTRY_BYTES = 40
+MORE_ENTRIES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,13 +217,19 @@ async def read_searched(tx: Transaction, session_key: UUID) -> Sequence[Searched
     return [SearchedMemory(**row._asdict()) for row in rows]
 
 
+# In the order of an index, so that it reads no more than it may return: the memories are selected
+# first, since a join would have all entries sorted.
 _NEWEST = f"""
 SELECT {_COLUMNS}, 0.0::float8 FROM (
     SELECT e.*, sum(octet_length(e.path) + octet_length(e.value)) OVER upto AS total
-    FROM memory m JOIN memory_entry e
-        ON e.session_key = m.session_key AND e.memory_id = m.memory_id
-    WHERE m.session_key = %(session)s AND e.session_key = %(session)s
-        AND m.memory_id = ANY(%(memories)s::uuid[])
+    FROM (
+        SELECT {_COLUMNS} FROM memory_entry e
+        WHERE e.session_key = %(session)s AND e.memory_id = ANY(ARRAY(
+            SELECT m.memory_id FROM memory m
+            WHERE m.session_key = %(session)s AND m.memory_id = ANY(%(memories)s::uuid[])
+        ))
+        ORDER BY e.revision DESC, e.memory_id, e.path, e.part LIMIT %(most)s
+    ) AS e
     WINDOW upto AS (
         ORDER BY e.revision DESC, e.memory_id, e.path, e.part ROWS UNBOUNDED PRECEDING
     )
@@ -237,8 +247,12 @@ async def read_newest_entries(
     As many as have `max_bytes` of paths and values together. They have no score.
     """
     values = {"session": session_key, "memories": list(memory_ids), "bytes": max_bytes}
-    found = _found(await tx.fetch(_NEWEST, values, prepare=False))
-    sizes = (len(one.entry.path.encode()) + len(one.entry.value.encode()) for one in found)
-    if sum(sizes) <= max_bytes:
-        return found, True
-    return found[:-1], False
+    most = max_bytes // SMALL_ENTRY_BYTES + 1
+    while True:
+        found = _found(await tx.fetch(_NEWEST, {**values, "most": most}, prepare=False))
+        sizes = (len(one.entry.path.encode()) + len(one.entry.value.encode()) for one in found)
+        if sum(sizes) > max_bytes:
+            return found[:-1], False
+        if len(found) < most:
+            return found, True
+        most *= MORE_ENTRIES

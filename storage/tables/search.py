@@ -137,4 +137,6 @@ memory_entry = Table(
     ),
     CheckConstraint("(model IS NULL) = (embedding IS NULL)", name="memory_entry_embedded"),
     Index("memory_entry_unembedded", "session_key", postgresql_where=text("model IS NULL")),
+    # Those that were written last: recalls read them.
+    Index("memory_entry_newest", "session_key", "revision"),
 )
