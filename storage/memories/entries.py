@@ -9,8 +9,8 @@ from service.domain.search.entries import Entry, EntryChanges, WrittenEntry
 from storage.engine.database import Transaction, value
 from storage.engine.text_search import length_of
 
-#: Entries that one statement writes when all of a memory's are written.
-BATCH_ENTRIES = 500
+#: Entries that one statement writes when a memory's are written again: 0.2 s, which steps wait for.
+BATCH_ENTRIES = 200
 
 _COLUMNS = {
     "entry_id": "uuid",
@@ -111,25 +111,20 @@ async def write(
     """
     if changes:
         values = {
-            "session": session_key,
-            "memory": memory_id,
+            **_values(session_key, memory_id, revision),
             "tenant": tx.tenant_id,
-            "revision": revision,
             **written_values(changes),
         }
         await tx.execute(_WRITE, values, prepare=None)
 
 
-_ENTER = f"UPDATE memory SET entry_revision = revision WHERE {_OF} AND revision = %(revision)s"  # noqa: S608
-_DROP_OTHERS = f"""
-DELETE FROM memory_entry WHERE {_OF} AND NOT EXISTS (
-    SELECT FROM unnest(%(kept)s::uuid[]) AS kept (entry_id)
-    WHERE kept.entry_id = memory_entry.entry_id
-)
-"""  # noqa: S608 - all of it is ours
-_STORED = f"""
-SELECT path, part, value, revision, first_position, last_position
-FROM memory_entry WHERE {_OF}
+# The lock keeps the revision until the commit.
+_REWRITE = f"""
+WITH entered AS (
+    SELECT FROM memory WHERE {_OF} AND revision = %(revision)s FOR NO KEY UPDATE
+),
+{writing("entered", "%(session)s::uuid", "%(memory)s::uuid")}
+SELECT FROM entered
 """  # noqa: S608 - all of it is ours
 
 
@@ -139,29 +134,53 @@ async def rewrite(
     memory_id: UUID,
     revision: int,
     entries: Sequence[WrittenEntry],
-    *,
-    anew: bool = False,
 ) -> bool:
-    """Makes the entries of a memory those of `revision`; False if it has a later one by now.
+    """Writes entries of `revision` again; False if the memory has a later one by now.
 
-    Vectors of entries that say the same stay. With `anew` also entries that are right are written
-    again, whose words may be wrong.
+    At most BATCH_ENTRIES, since steps of the memory wait. Vectors of entries that say the same
+    stay. The memory's entries are those of `revision` only after `complete`.
     """
-    values: dict[str, object] = {"session": session_key, "memory": memory_id, "revision": revision}
+    # Its source is what is there, whose vector it may keep.
+    batch = [replace(one, source=one.entry.entry_id) for one in entries]
+    values = {
+        **_values(session_key, memory_id, revision),
+        "tenant": tx.tenant_id,
+        **written_values(EntryChanges(written=batch)),
+    }
+    return await tx.execute(_REWRITE, values, prepare=None) > 0
+
+
+_ENTER = f"UPDATE memory SET entry_revision = revision WHERE {_OF} AND revision = %(revision)s"  # noqa: S608
+_DROP_OTHERS = f"""
+DELETE FROM memory_entry WHERE {_OF} AND NOT EXISTS (
+    SELECT FROM unnest(%(kept)s::uuid[]) AS kept (entry_id)
+    WHERE kept.entry_id = memory_entry.entry_id
+)
+"""  # noqa: S608 - all of it is ours
+
+
+async def complete(
+    tx: Transaction, session_key: UUID, memory_id: UUID, revision: int, kept: Sequence[UUID]
+) -> bool:
+    """Says that a memory's entries are those of `revision`, once `kept` are; others are deleted.
+
+    False if it has a later revision by now.
+    """
+    values = _values(session_key, memory_id, revision)
     if not await tx.execute(_ENTER, values):
         return False
-    stored = {one.entry.entry_id: one for one in await read_all(tx, session_key, memory_id)}
-    for begin in range(0, len(entries), BATCH_ENTRIES):
-        # Its source is what is there, whose vector it may keep.
-        batch = [
-            replace(one, source=one.entry.entry_id)
-            for one in entries[begin : begin + BATCH_ENTRIES]
-            if anew or stored.get(one.entry.entry_id) != one
-        ]
-        await write(tx, session_key, memory_id, revision, EntryChanges(written=batch))
-    kept = {**values, "kept": [one.entry.entry_id for one in entries]}
-    await tx.execute(_DROP_OTHERS, kept, prepare=None)
+    await tx.execute(_DROP_OTHERS, {**values, "kept": list(kept)}, prepare=None)
     return True
+
+
+def _values(session_key: UUID, memory_id: UUID, revision: int) -> dict[str, object]:
+    return {"session": session_key, "memory": memory_id, "revision": revision}
+
+
+_STORED = f"""
+SELECT path, part, value, revision, first_position, last_position
+FROM memory_entry WHERE {_OF}
+"""  # noqa: S608 - all of it is ours
 
 
 async def read_all(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sequence[WrittenEntry]:

@@ -63,7 +63,7 @@ class SearchedMemory:
     revision: int
     #: All chunks up to here are in that revision.
     applied_position: int
-    #: The memory has later revisions, whose entries are still to be written.
+    #: The memory has later revisions, whose entries are still to be written; some may be there.
     is_behind: bool
     #: A tree is closed once everything up to here is in it; None when that was not requested.
     seal_position: int | None

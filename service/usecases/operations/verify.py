@@ -140,8 +140,10 @@ class Verifier:
         key = session_key(tenant_id, session)
         indexer = EntryIndexer(self._database, self._kinds)
         for name in await self._names(tenant_id, session, key, None):
-            # Until no step comes between.
-            while not await indexer.rewrite(tenant_id, key, memory_id(key, name), anew=True):
+            # Until no step comes between; what is written by then is not written once more.
+            rewritten: set[UUID] = set()
+            memory = memory_id(key, name)
+            while not await indexer.rewrite(tenant_id, key, memory, rewritten=rewritten):
                 pass
 
     async def _names(

@@ -34,22 +34,40 @@ class EntryIndexer:
         return behind is None or await self.rewrite(tenant_id, session_key, behind)
 
     async def rewrite(
-        self, tenant_id: UUID, session_key: UUID, memory_id: UUID, *, anew: bool = False
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        memory_id: UUID,
+        *,
+        rewritten: set[UUID] | None = None,
     ) -> bool:
         """Makes a memory's entries those of its newest revision; False if it moved meanwhile.
 
-        With `anew` all are written, also those that seem right. Raises StorageError.
+        With `rewritten` also entries that seem right are written, without those in it, to which
+        it adds what it wrote. Raises StorageError.
         """
-        # Of one moment, and without a lock: a large memory takes seconds.
+        # Without a lock: a large memory takes seconds.
         async with self._database.snapshot(tenant_id, name="index") as tx:
             stored = await memories.get(tx, session_key, memory_id)
             if stored is None:
                 return True
             made = await self._kinds[stored.kind].entries(tx, stored)
+            there = await entries.read_all(tx, session_key, memory_id)
+        found = {one.entry.entry_id: one for one in there}
+        due = {one.entry.entry_id: one for one in made}
+        again = set() if rewritten is None else due.keys() - rewritten
+        wrong = [one for id_, one in due.items() if id_ in again or found.get(id_) != one]
+        of = (session_key, memory_id, stored.revision)
+        # Each batch commits by itself: steps come between, and what is written stays.
+        for begin in range(0, len(wrong), entries.BATCH_ENTRIES):
+            batch = wrong[begin : begin + entries.BATCH_ENTRIES]
+            async with self._database.transaction(tenant_id, name="index") as tx:
+                if not await entries.rewrite(tx, *of, batch):
+                    return False
+            if rewritten is not None:
+                rewritten.update(one.entry.entry_id for one in batch)
         async with self._database.transaction(tenant_id, name="index") as tx:
-            return await entries.rewrite(
-                tx, session_key, memory_id, stored.revision, made, anew=anew
-            )
+            return await entries.complete(tx, *of, list(due))
 
     async def embed(self, embedder: Embedder, scope: CallScope) -> None:
         """Writes vectors of the next entries of a session that have none.

@@ -1,7 +1,8 @@
 """Entries of memories: written with revisions, found by words and vectors, and made up for."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from service.app.kinds import memories_of, use_cases
 from service.domain.prism.amendments import Op
 from service.domain.prompting.flows import ModelRequest
+from service.domain.search.entries import WrittenEntry
 from service.domain.values.errors import FailedPrecondition, InvalidInput, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
@@ -25,7 +27,9 @@ from service.usecases.search.entry_index import EntryIndexer
 from service.usecases.search.index import Indexer
 from service.usecases.search.memories import EntryQuery, EntrySearch, MemorySearch
 from service.usecases.search.search import Searcher, SearchMode
-from storage.engine.database import Database
+from storage.engine.database import Database, Transaction
+from storage.engine.errors import Unreachable
+from storage.memories import entries
 from tests.integration.search.test_index_vectors import Counts
 from tests.integration.search.test_searcher import no_rerank
 from tests.integration.support.scripted import (
@@ -107,8 +111,7 @@ async def change(database: Database, statement: str) -> None:
 
 
 async def index(database: Database, embedder: Counts | None = None) -> None:
-    entries = EntryIndexer(database, use_cases())
-    indexer = Indexer(database, embedder, Config(), entries)
+    indexer = Indexer(database, embedder, Config(), EntryIndexer(database, use_cases()))
     await indexer.note_all()
     await indexer.note_entries()
     while await indexer.index(INDEX) == 0.0:
@@ -287,6 +290,91 @@ async def test_rows_that_were_spoilt_are_found_and_repaired(database: Database) 
     assert await wrong(database) == ["memory.entries"] * 4
     await Verifier(database, use_cases()).repair_entries(*SESSION)
     assert await entries_of(database) == complete
+    assert await wrong(database) == []
+
+
+class Batches:
+    """Writes single entries, and has something happen before one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, before: int) -> None:
+        self.written: list[str] = []
+        self.happens: Callable[[], Awaitable[None]] | None = None
+        self._before, self._rewrite = before, entries.rewrite
+        monkeypatch.setattr(entries, "BATCH_ENTRIES", 1)
+        monkeypatch.setattr(entries, "rewrite", self.rewrite)
+
+    async def rewrite(
+        self, tx: Transaction, key: UUID, memory: UUID, revision: int, made: Sequence[WrittenEntry]
+    ) -> bool:
+        if len(self.written) == self._before and self.happens is not None:
+            happens, self.happens = self.happens, None
+            await happens()
+        is_written = await self._rewrite(tx, key, memory, revision, made)
+        if is_written:
+            self.written += [one.entry.path[-9:-2] for one in made]
+        return is_written
+
+
+async def test_a_rewrite_that_breaks_off_goes_on_where_it_was(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await noted(database)
+    complete = await entries_of(database)
+    await change(database, "UPDATE memory SET entry_revision = 0")
+    await change(database, "DELETE FROM memory_entry")
+    batches = Batches(monkeypatch, before=2)
+
+    async def dies() -> None:
+        raise Unreachable("the server went away")
+
+    batches.happens = dies
+    indexer = EntryIndexer(database, use_cases())
+    with pytest.raises(Unreachable):
+        await indexer.catch_up(DEFAULT_TENANT, KEY)
+    found = await find(database, "topic")
+    assert len(found.hits) == 2
+    assert (found.memories[0][0].revision, found.memories[0][0].is_behind) == (0, True)
+    assert await indexer.catch_up(DEFAULT_TENANT, KEY)
+    assert batches.written == ["topic_1", "topic_2", "topic_3"]
+    assert await entries_of(database) == complete
+    assert not (await find(database, "topic")).memories[0][0].is_behind
+
+
+async def test_a_change_during_a_rewrite_is_not_undone(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await noted(database)
+    await change(database, "UPDATE memory SET entry_revision = 0")
+    batches = Batches(monkeypatch, before=2)
+
+    async def changes() -> None:
+        await edit(database, [Edit(op=None, path="$.topics.topic_1", value_json='"No ferry."')])
+
+    await change(database, "DELETE FROM memory_entry")
+    batches.happens = changes
+    indexer = EntryIndexer(database, use_cases())
+    assert not await indexer.catch_up(DEFAULT_TENANT, KEY)
+    assert (await find(database, "topic")).memories[0][0].is_behind
+    assert await indexer.catch_up(DEFAULT_TENANT, KEY)
+    assert batches.written == ["topic_1", "topic_2", "topic_1", "topic_3"]
+    assert len((await find(database, "no ferry")).hits) == 1
+    assert await wrong(database) == []
+
+
+async def test_a_repair_goes_on_after_a_change(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await noted(database)
+    await change(database, "UPDATE memory_entry SET words = '', length = 0")
+    batches = Batches(monkeypatch, before=2)
+
+    async def changes() -> None:
+        await edit(database, [Edit(op=None, path="$.topics.topic_1", value_json='"No ferry."')])
+
+    batches.happens = changes
+    await Verifier(database, use_cases()).repair_entries(*SESSION)
+    assert batches.written == ["topic_1", "topic_2", "topic_3"]
+    assert len((await find(database, "topic")).hits) == 3
     assert await wrong(database) == []
 
 

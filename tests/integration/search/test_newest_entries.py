@@ -32,9 +32,7 @@ async def newest(database: Database, max_bytes: int) -> tuple[list[str], bool]:
     return [one.entry.path for one in found], are_all
 
 
-async def test_what_has_no_room_is_not_read(
-    servers: Servers, url: str, database: Database
-) -> None:
+async def test_what_has_no_room_is_not_read(servers: Servers, url: str, database: Database) -> None:
     await make(database, [], TREE)
     fill(servers, url, count=5000, size=500)
     with statements() as sent:
