@@ -293,7 +293,7 @@ class Indexer:
     async def _embed_entries(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
         assert self._entries is not None, "else no vectors of entries are wanted"
         if place.embedding_model != embedder.model:
-            async with self._database.transaction(item.tenant_id, name="index.entries") as tx:
+            async with self._database.transaction(item.tenant_id, name="index") as tx:
                 await chunk_index.begin_model(
                     tx, item.session_key, embedder.model, before=place.embedding_model
                 )
