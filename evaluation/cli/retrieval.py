@@ -28,7 +28,7 @@ from service.cli.run import StopSignals, read_config
 from service.settings.config import Config
 from service.telemetry import logs
 
-#: Of the reports of both.
+#: The version of the reports that both write.
 FORMAT = 1
 MAX_CONCURRENCY = 64
 DAY_SECONDS = 86_400.0

@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+from storage.engine.tasks import cancel
+
 _T = TypeVar("_T")
 
 
@@ -15,5 +17,4 @@ async def meanwhile(work: Coroutine[Any, Any, _T]) -> AsyncIterator[asyncio.Task
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel([task])

@@ -1,10 +1,8 @@
 """Searches the entries of a session's memories that fit a query best."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
-
-import structlog
 
 from service.domain.calls.ledger import CallScope
 from service.domain.log.read_tokens import ReadToken
@@ -25,10 +23,9 @@ from service.usecases.search.search import (
     Searcher,
     SearchMode,
     SearchQuery,
+    note_for_index,
 )
 from storage.engine.database import Database, Transaction
-from storage.engine.errors import StorageError
-from storage.search import chunk_index
 from storage.search.entry_search import (
     EntryRange,
     FoundEntry,
@@ -37,8 +34,6 @@ from storage.search.entry_search import (
     read_searched,
 )
 from storage.search.finding import SearchPlace
-
-_log = structlog.get_logger("palimpsest.search")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,31 +134,22 @@ async def catch_up(
     memories: Memories,
     tenant_id: UUID,
     session: str,
-    name: str,
+    names: Iterable[str],
     consistency: Consistency,
     *,
     deadline: float | None,
-    is_named: bool,
+    are_named: bool,
 ) -> None:
-    """Waits until a memory is as fresh as a search of it must be. Raises as `Memories.read`.
+    """Waits until memories are as fresh as a search of them must be. Raises as `Memories.read`.
 
-    One that the request does not name may be a tree that is closed before: it is searched as it is.
+    A tree that was closed before, and that the request does not name, is searched as it is.
     """
-    try:
-        await memories.catch_up(tenant_id, session, name, consistency, deadline=deadline)
-    except FailedPrecondition as error:
-        if is_named or error.reason is not Reason.MEMORY_SEALED:
-            raise
-
-
-async def note_behind(database: Database, tenant_id: UUID, session_key: UUID) -> None:
-    """Has a worker write the entries that the release before did not write."""
-    try:
-        async with database.transaction(tenant_id, name="search") as tx:
-            await chunk_index.note_unlisted(tx, session_key)
-    except StorageError as error:
-        # What was found is no worse for it, and the next search tries again.
-        _log.warning("session not noted for entries", session=str(session_key), cause=str(error))
+    for name in names:
+        try:
+            await memories.catch_up(tenant_id, session, name, consistency, deadline=deadline)
+        except FailedPrecondition as error:
+            if are_named or error.reason is not Reason.MEMORY_SEALED:
+                raise
 
 
 class MemorySearch:
@@ -197,12 +183,11 @@ class MemorySearch:
             query.chunks.check()
         if consistency.at_least or consistency.fully_applied:
             names = query.memories or [one.name for one in await self._searched(tenant_id, key)]
-            for name in names:
-                await catch_up(
-                    *(self._memories, tenant_id, session, name, consistency),
-                    deadline=deadline,
-                    is_named=bool(query.memories),
-                )
+            await catch_up(
+                *(self._memories, tenant_id, session, names, consistency),
+                deadline=deadline,
+                are_named=bool(query.memories),
+            )
 
         async def searching(scope: CallScope) -> EntrySearch | None:
             wanted = SearchQuery(query=query.query, mode=query.mode, with_entries=True)
@@ -252,7 +237,7 @@ class MemorySearch:
                 by_words=prepared.mode is not SearchMode.VECTORS,
             )
         if any(one.is_behind for one in searched):
-            await note_behind(self._database, tenant_id, key)
+            await note_for_index(self._database, tenant_id, key)
         return EntrySearch(
             hits=hits,
             mode=prepared.mode,

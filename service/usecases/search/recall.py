@@ -28,13 +28,14 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.meanwhile import meanwhile
-from service.usecases.search.memories import (
-    EntryHit,
-    catch_up,
-    note_behind,
-    search_entries,
+from service.usecases.search.memories import EntryHit, catch_up, search_entries
+from service.usecases.search.search import (
+    FoundPage,
+    SearchHit,
+    SearchMode,
+    SearchQuery,
+    note_for_index,
 )
-from service.usecases.search.search import FoundPage, SearchHit, SearchMode, SearchQuery
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
 from storage.log.sessions import StoredSession
@@ -135,8 +136,7 @@ class _Subject:
 class _Newest:
     """What a recall reads whatever is searched for."""
 
-    #: The newest entries of the memories, as they are stored and as they are recalled.
-    rows: Sequence[FoundEntry]
+    #: The newest entries of the memories.
     entries: Sequence[RecallEntry]
     #: Whether these are all, and have room.
     are_whole: bool
@@ -178,12 +178,12 @@ class Recaller:
         (query.filter or ChunkFilter()).check()
         subject = await self._subject(tenant_id, session, query)
         if consistency.at_least or consistency.fully_applied:
-            for one in subject.memories:
-                await catch_up(
-                    *(self._memories, tenant_id, session, one.name, consistency),
-                    deadline=deadline,
-                    is_named=bool(query.memories),
-                )
+            names = [one.name for one in subject.memories]
+            await catch_up(
+                *(self._memories, tenant_id, session, names, consistency),
+                deadline=deadline,
+                are_named=bool(query.memories),
+            )
             subject = await self._subject(tenant_id, session, query)
         async with meanwhile(self._newest(tenant_id, query, subject)) as reading:
             page = await self._found(tenant_id, session, query, subject, consistency, deadline)
@@ -191,7 +191,7 @@ class Recaller:
         material = await self._material(tenant_id, query, subject, newest, page)
         recalled = await beside(compose, material, query.max_tokens)
         if any(one.is_behind for one in subject.memories):
-            await note_behind(self._database, tenant_id, subject.session.session_key)
+            await note_for_index(self._database, tenant_id, subject.session.session_key)
         head = subject.session.head
         token = ReadToken(
             session_key=subject.session.session_key,
@@ -278,7 +278,7 @@ class Recaller:
                 within = await with_positions(tx, key, within)
                 unread = await read_newest(tx, key, within, max_bytes)
         entries, fit = await beside(_recalled_entries, rows, subject.names, query.max_tokens)
-        return _Newest(rows=rows, entries=entries, are_whole=are_all and fit, unread=unread)
+        return _Newest(entries=entries, are_whole=are_all and fit, unread=unread)
 
     async def _material(
         self,
@@ -295,13 +295,16 @@ class Recaller:
         positions = _shown_positions(query, subject, hits)
         most = max(READ_SHARE * query.max_tokens * TOKEN_BYTES, LEAST_BYTES)
         chunks: Mapping[int, LoggedChunk] = {}
+        best: Sequence[EntryHit] = ()
         async with self._database.direct(tenant_id, name="recall") as tx:
             if page is not None and not newest.are_whole:
-                entries = await _best_entries(tx, subject, newest, page)
+                best = await _best_entries(tx, subject, page)
             if positions:
                 chunks = await read_chunks(
                     *(tx, subject.session.session_key, positions, most), int(most * LARGE_SHARE)
                 )
+        if best:
+            entries = await beside(_with_newest, best, newest.entries, subject.names)
         return RecallMaterial(
             query=subject.query,
             entries=entries,
@@ -366,27 +369,23 @@ def _keeps_neighbours(wanted: ChunkFilter) -> bool:
     return not others.conditions()
 
 
-async def _best_entries(
-    tx: Transaction, subject: _Subject, newest: _Newest, page: FoundPage
-) -> Sequence[RecallEntry]:
-    """Returns the entries that a search finds, best first, then the newest others."""
-    best = await search_entries(
+async def _best_entries(tx: Transaction, subject: _Subject, page: FoundPage) -> Sequence[EntryHit]:
+    return await search_entries(
         *(tx, subject.session.session_key, page.index, page.vector),
         EntryRange(memory_ids=list(subject.names)),
         MAX_ENTRIES,
         by_words=page.mode is not SearchMode.VECTORS,
     )
-    return await beside(_with_newest, best, newest, subject.names)
 
 
 def _with_newest(
-    best: Sequence[EntryHit], newest: _Newest, names: Mapping[UUID, str]
+    best: Sequence[EntryHit], newest: Sequence[RecallEntry], names: Mapping[UUID, str]
 ) -> Sequence[RecallEntry]:
-    ranked = {one.found.key for one in best}
-    others = (
-        one for one, row in zip(newest.entries, newest.rows, strict=True) if row.key not in ranked
-    )
-    return [*(replace(_entry(one.found, names), score=one.score) for one in best), *others]
+    """Returns the entries that a search found, best first, then the newest others."""
+    found = [replace(_entry(one.found, names), score=one.score) for one in best]
+    ranked = {(one.memory, one.path, one.number) for one in found}
+    others = (one for one in newest if (one.memory, one.path, one.number) not in ranked)
+    return [*found, *others]
 
 
 def _recalled_entries(

@@ -304,7 +304,7 @@ class Searcher:
         )
         page = await self._with_chunks(tenant_id, session_key, query, page)
         if posting_lists.is_due(place.listed_position, place.indexed_position):
-            await self._note(tenant_id, session_key)
+            await note_for_index(self._database, tenant_id, session_key)
         return page
 
     async def prepare(
@@ -326,7 +326,7 @@ class Searcher:
             return None
         place = replace(found, vectors_unavailable=unavailable)
         if not place.head and place.embedding_model and self._is_former(place):
-            await self._note(tenant_id, session_key)
+            await note_for_index(self._database, tenant_id, session_key)
         mode = self._mode(query, place)
         if mode is SearchMode.WORDS:
             return PreparedQuery(place=place, mode=mode, vector=None)
@@ -343,17 +343,6 @@ class Searcher:
             place = replace(place, failure=failure)
             return PreparedQuery(place=place, mode=SearchMode.WORDS, vector=None, failure=failure)
         return PreparedQuery(place=place, mode=mode, vector=vector)
-
-    async def _note(self, tenant_id: UUID, session_key: UUID) -> None:
-        """Has a worker write lists that came after words, or vectors that no sweep misses."""
-        try:
-            async with self._database.transaction(tenant_id, name="search") as tx:
-                await chunk_index.note_unlisted(tx, session_key)
-        except StorageError as error:
-            # What was found is no worse for it, and the next search tries again.
-            _log.warning(
-                "session not noted for indexing", session=str(session_key), cause=str(error)
-            )
 
     async def vectors_model(self, tenant_id: UUID) -> str:
         """Returns the model whose vectors are searched; empty where none can be."""
@@ -479,6 +468,16 @@ class Searcher:
         read = [one for one in page.found if one.position in chunks]
         found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]
         return replace(page, found=found, chunks=chunks)
+
+
+async def note_for_index(database: Database, tenant_id: UUID, session_key: UUID) -> None:
+    """Has a worker write what a search missed: lists, vectors, or entries of an older release."""
+    try:
+        async with database.transaction(tenant_id, name="search") as tx:
+            await chunk_index.note_unlisted(tx, session_key)
+    except StorageError as error:
+        # What was found is no worse for it, and the next search tries again.
+        _log.warning("session not noted for indexing", session=str(session_key), cause=str(error))
 
 
 def _vectors_until(query: SearchQuery, deadline: float | None) -> float | None:
