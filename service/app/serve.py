@@ -19,6 +19,7 @@ from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
+from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
@@ -145,6 +146,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             ),
             config.limits,
             database,
+            authentication=Authentication(required=config.authentication == "required"),
             around=(Lives(database),),
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,

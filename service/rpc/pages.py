@@ -7,6 +7,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from service.domain.access.identity import tenant_mark
 from service.domain.log.read_tokens import TokenInvalid, sign_page, verify_page
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
@@ -43,14 +44,14 @@ class Pages:
 
     def next(self, scope: str, cursor: str) -> str:
         """Returns the token of the page after `cursor` in the list named `scope`."""
-        return sign_page(self._key, scope + current_lives(), cursor)
+        return sign_page(self._key, _bound(scope), cursor)
 
     def cursor(self, scope: str, token: str, *, first: str, field: str = "page_token") -> str:
         """Returns where the page of `token` begins; `first` without one. Raises InvalidInput."""
         if not token:
             return first
         try:
-            return verify_page(self._key, scope + current_lives(), token)
+            return verify_page(self._key, _bound(scope), token)
         except TokenInvalid as error:
             raise InvalidInput(
                 Reason.TOKEN_INVALID,
@@ -86,6 +87,11 @@ class Pages:
         if more or len(page) < len(items):
             return page, self.next(scope, cursor(page[-1]))
         return page, ""
+
+
+def _bound(scope: str) -> str:
+    """Returns the scope with what else a token is of: lives of session and memory, and tenant."""
+    return scope + current_lives() + tenant_mark()
 
 
 def fitting(items: Sequence[T], max_bytes: int) -> Sequence[T]:

@@ -27,12 +27,13 @@ from palimpsest.v1 import (
 from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.billing_service import BillingService
+from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.idempotency import Idempotency
 from service.rpc.interceptors.receiving import Receiving
+from service.rpc.interceptors.session_limit import SessionLimit
 from service.rpc.interceptors.telemetry import Telemetry
-from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.memory_service import MemoryService
@@ -116,13 +117,14 @@ class Server:
         limits: Limits,
         database: Database,
         *,
+        authentication: Authentication | None = None,
         around: Sequence[aio.ServerInterceptor] = (),
         reflects: bool = False,
         unwritten: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`around`: more interceptors, inside of those here. `reflects`: whether it offers
-        server reflection. `unwritten` returns the bytes of chunks that were received and wait to
-        be written."""
+        """`authentication`: None serves every client as the default tenant. `around`: more
+        interceptors, inside of those here. `reflects`: whether it offers server reflection.
+        `unwritten` returns the bytes of chunks that were received and wait to be written."""
         arrivals = Arrivals(
             places=limits.max_incomplete_messages,
             waiting=limits.max_calls,
@@ -145,15 +147,17 @@ class Server:
                 Tracing(),
                 Telemetry(),
                 Errors(),
+                # Clients without credentials have no message read.
+                authentication or Authentication(),
                 Receiving(
                     arrivals,
                     StreamGuard(max_bytes=limits.max_incomplete_bytes, others=others),
                     overdrawn=overdrawn,
                     idle_seconds=limits.stream_idle_seconds,
                 ),
-                Tenancy(),
                 ConcurrencyLimit(limits),
                 Validation(),
+                SessionLimit(),
                 LogSubject(),
                 *around,
                 Idempotency(database, max_bytes=limits.max_message_bytes),

@@ -18,7 +18,7 @@ from service.rpc.convert import common
 from service.rpc.convert import search as convert_search
 from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
-from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.interceptors.tenancy import current_identity, current_tenant
 from service.rpc.interceptors.tracing import say_subject
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages, fitting
@@ -96,7 +96,10 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         """Lists sessions by id."""
         after = self._pages.cursor("sessions", request.page_token, first="")
         size = self._pages.size(request.page_size)
-        found = await sessions.list_after(self._database, current_tenant(), after, size + 1)
+        prefix = current_identity().session_prefix
+        found = await sessions.list_after(
+            self._database, current_tenant(), after, size + 1, prefix=prefix
+        )
         page, token = self._pages.cut(
             [_session(one) for one in found[:size]],
             "sessions",
@@ -198,6 +201,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         if request.WhichOneof("frame") != "open":
             raise appends.misused("a stream begins with open")
         opening = request.open
+        current_identity().require_session(opening.session)
         say_subject(opening)
         opened = await self._appender.open(
             tenant_id,

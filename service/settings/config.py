@@ -193,6 +193,9 @@ class Config(BaseModel):
     #: Whether that may be an address that other machines reach. There is neither authentication nor
     #: encryption: only for networks in which every member may do everything.
     insecure: bool = False
+    #: `required`: each call needs valid credentials, which name its tenant; docs/guides/access.md.
+    #: `none`: every client is the default tenant and may do everything.
+    authentication: Literal["none", "required"] = "none"
     #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
     reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which the user that PostgreSQL has to

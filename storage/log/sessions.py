@@ -194,8 +194,13 @@ async def lock_in_order(tx: Transaction, *which: ColumnElement[bool]) -> None:
     await tx.execute(statement)
 
 
-async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:
-    """Returns up to `limit` sessions after `name`, in the order of the bytes of their names."""
+async def list_after(
+    tx: Transaction, name: str, limit: int, *, prefix: str = ""
+) -> Sequence[StoredSession]:
+    """Returns up to `limit` sessions after `name`, in the order of the bytes of their names.
+
+    Only those whose names begin with `prefix`.
+    """
     by_bytes = session.c.name.collate("C")
     statement = (
         select(*_COLUMNS)
@@ -204,4 +209,8 @@ async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredS
         .order_by(by_bytes)
         .limit(limit)
     )
+    if prefix:
+        # The first bound lets the index begin there.
+        begins = func.starts_with(session.c.name, prefix)
+        statement = statement.where(by_bytes >= prefix, begins)
     return [_stored(row) for row in await tx.fetch(statement)]

@@ -32,9 +32,9 @@ from service.domain.search.fusing import JUDGED_HITS, LEADERS, MIN_AGREEMENT, MI
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
+from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.telemetry import Telemetry
-from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
 from service.rpc.pages import Pages
 from service.rpc.session_service import SessionService
@@ -292,7 +292,7 @@ async def _pass_on(items: Sequence[WorkItem]) -> None:
 
 async def _serve(url: str) -> None:
     database = Database.connect(url, pool_size=4, name="bench-search")
-    server = aio.server(interceptors=(Telemetry(), Errors(), Tenancy(), Validation()))
+    server = aio.server(interceptors=(Telemetry(), Errors(), Authentication(), Validation()))
     searcher = Searcher(database, _AtHand(), _no_rerank, Config())
     wake_ups = WakeUps(_pass_on)
     watcher = ProgressWatcher(database)

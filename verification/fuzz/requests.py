@@ -17,13 +17,13 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from service.domain.access.identity import LOCAL_IDENTITY, set_identity
 from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.rpc import server as rpc_server
 from service.rpc.convert import chunks as convert
-from service.rpc.interceptors import tenancy
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages
 from service.settings.config import Limits
@@ -214,7 +214,7 @@ def _check(made: Request) -> bool:
     method, handle = methods()[made.method]
     message = message_factory.GetMessageClass(method.input_type).FromString(made.raw)
     validate(message)
-    tenancy._tenant.set(DEFAULT_TENANT)
+    set_identity(LOCAL_IDENTITY)
     if method.client_streaming:
         return _chunks(message)
     try:

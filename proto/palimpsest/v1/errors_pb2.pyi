@@ -285,6 +285,28 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INTERNAL. A defect of the service. Its log has the details under `incident`.
     metadata: {"incident": "…"}.
     """
+    ERROR_REASON_CREDENTIALS_MISSING: _ErrorReason.ValueType  # 100
+    """UNAUTHENTICATED. The call has no credentials, and this server requires them: send a
+    key as `authorization: Bearer pk_…`. metadata: {}.
+    """
+    ERROR_REASON_CREDENTIALS_INVALID: _ErrorReason.ValueType  # 101
+    """UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
+    client that sent the whole secret learns that it was revoked.
+    metadata: {"cause": "malformed"}, or "unknown", or "revoked".
+    """
+    ERROR_REASON_CREDENTIALS_EXPIRED: _ErrorReason.ValueType  # 102
+    """UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""
+    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 103
+    """PERMISSION_DENIED. The credentials do not have the scope that the method needs, or the
+    method is for administrators of the system tenant only; then "tenant" is "system".
+    metadata: {"scope": "edit"} or {"scope": "admin", "tenant": "system"}.
+    """
+    ERROR_REASON_SESSION_NOT_ALLOWED: _ErrorReason.ValueType  # 104
+    """PERMISSION_DENIED. The credentials are limited to sessions whose ids begin with a
+    prefix, and the request names another session, or none where it could be about all.
+    It is refused by the id alone, whether or not there is such a session.
+    metadata: {"session_prefix": "user:42"}.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
@@ -560,6 +582,28 @@ waits for it again. metadata: {"operation": "…"}.
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 90
 """INTERNAL. A defect of the service. Its log has the details under `incident`.
 metadata: {"incident": "…"}.
+"""
+ERROR_REASON_CREDENTIALS_MISSING: ErrorReason.ValueType  # 100
+"""UNAUTHENTICATED. The call has no credentials, and this server requires them: send a
+key as `authorization: Bearer pk_…`. metadata: {}.
+"""
+ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 101
+"""UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
+client that sent the whole secret learns that it was revoked.
+metadata: {"cause": "malformed"}, or "unknown", or "revoked".
+"""
+ERROR_REASON_CREDENTIALS_EXPIRED: ErrorReason.ValueType  # 102
+"""UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""
+ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 103
+"""PERMISSION_DENIED. The credentials do not have the scope that the method needs, or the
+method is for administrators of the system tenant only; then "tenant" is "system".
+metadata: {"scope": "edit"} or {"scope": "admin", "tenant": "system"}.
+"""
+ERROR_REASON_SESSION_NOT_ALLOWED: ErrorReason.ValueType  # 104
+"""PERMISSION_DENIED. The credentials are limited to sessions whose ids begin with a
+prefix, and the request names another session, or none where it could be about all.
+It is refused by the id alone, whether or not there is such a session.
+metadata: {"session_prefix": "user:42"}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

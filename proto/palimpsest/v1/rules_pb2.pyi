@@ -7,17 +7,69 @@ because proto3 cannot extend the messages of protovalidate.
 
 from buf.validate import validate_pb2 as _validate_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
+import sys
+import typing as _typing
+
+if sys.version_info >= (3, 10):
+    from typing import TypeAlias as _TypeAlias
+else:
+    from typing_extensions import TypeAlias as _TypeAlias
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Scope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCOPE_UNSPECIFIED: _Scope.ValueType  # 0
+    """Never sent."""
+    SCOPE_READ: _Scope.ValueType  # 1
+    """Reads sessions, chunks, memories, answers, usage and operations; searches and recalls."""
+    SCOPE_APPEND: _Scope.ValueType  # 2
+    """Creates sessions and appends chunks."""
+    SCOPE_ASK: _Scope.ValueType  # 3
+    """Asks questions and rates answers: what costs model calls at once."""
+    SCOPE_EDIT: _Scope.ValueType  # 4
+    """Creates, changes and deletes memories; changes and deletes sessions and answers."""
+    SCOPE_ADMIN: _Scope.ValueType  # 5
+    """Manages keys and budgets, and reads the audit log; in the system tenant also tenants."""
+
+class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
+    """What a key, or another credential, allows. Each is granted by itself: none includes
+    another, so that a key for administration need not be able to read.
+    """
+
+SCOPE_UNSPECIFIED: Scope.ValueType  # 0
+"""Never sent."""
+SCOPE_READ: Scope.ValueType  # 1
+"""Reads sessions, chunks, memories, answers, usage and operations; searches and recalls."""
+SCOPE_APPEND: Scope.ValueType  # 2
+"""Creates sessions and appends chunks."""
+SCOPE_ASK: Scope.ValueType  # 3
+"""Asks questions and rates answers: what costs model calls at once."""
+SCOPE_EDIT: Scope.ValueType  # 4
+"""Creates, changes and deletes memories; changes and deletes sessions and answers."""
+SCOPE_ADMIN: Scope.ValueType  # 5
+"""Manages keys and budgets, and reads the audit log; in the system tenant also tenants."""
+Global___Scope: _TypeAlias = Scope  # noqa: Y015
+
+REQUIRED_SCOPE_FIELD_NUMBER: _builtins.int
 ID_FIELD_NUMBER: _builtins.int
 REQUEST_ID_FIELD_NUMBER: _builtins.int
 NO_NUL_FIELD_NUMBER: _builtins.int
 MODEL_FIELD_NUMBER: _builtins.int
 NODE_ID_FIELD_NUMBER: _builtins.int
 DAY_FIELD_NUMBER: _builtins.int
+required_scope: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Scope.ValueType]
+"""The scope that a call of the method needs. Without it a call ends with
+PERMISSION_DENIED (SCOPE_MISSING), before its message is read.
+"""
 id: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
 """An id that the client chooses: of a session, a memory, a thread, a source or a
 producer. 1 to 256 bytes of printable UTF-8: no slash, no control or format

@@ -12,6 +12,8 @@
     ├── FailedPrecondition   the state of its target forbids it
     ├── DeadlineExceeded     not in time; its metadata has the progress
     ├── Cancelled            what the client waits for was cancelled
+    ├── Unauthenticated      it is not known who calls
+    ├── PermissionDenied     the client may not do this
     └── Unavailable          a part of the service cannot be reached; retry
 
 `service/rpc/errors.py` maps the tree to gRPC codes.
@@ -168,6 +170,14 @@ class DeadlineExceeded(PalimpsestError):
 
 class Cancelled(PalimpsestError):
     """What the client waits for was cancelled."""
+
+
+class Unauthenticated(PalimpsestError):
+    """Without valid credentials: the same call with others may be right."""
+
+
+class PermissionDenied(PalimpsestError):
+    """The client's credentials do not allow this."""
 
 
 class Unavailable(PalimpsestError):

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import session_key
 from service.rpc.interceptors.base import Around, Context, subject_of
-from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.interceptors.tenancy import current_identity, current_tenant
 from service.usecases.log import idempotency
 from storage.engine.database import Database
 
@@ -71,6 +71,9 @@ def identified(method: str, request: Any) -> ClientRequest:
     content.CopyFrom(request)
     content.ClearField("request_id")
     session = "" if method in _OF_THE_TENANT else subject_of(request).session
+    if not session:
+        # Results of other sessions are not shown to clients that are limited to some.
+        session = f"\0{prefix}" if (prefix := current_identity().session_prefix) else ""
     return ClientRequest(
         session_key=session_key(current_tenant(), session),
         request_id=request.request_id,

@@ -94,11 +94,11 @@ async def update_metadata(
 
 
 async def list_after(
-    database: Database, tenant_id: UUID, name: str, limit: int
+    database: Database, tenant_id: UUID, name: str, limit: int, *, prefix: str = ""
 ) -> Sequence[StoredSession]:
-    """Returns up to `limit` sessions in order of name, after `name`."""
+    """Returns up to `limit` sessions in order of name, after `name`, that begin with `prefix`."""
     async with database.transaction(tenant_id, name="sessions") as tx:
-        return await sessions.list_after(tx, name, limit)
+        return await sessions.list_after(tx, name, limit, prefix=prefix)
 
 
 async def read_chunks(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
 
+from service.domain.access.identity import may_use_session
 from service.domain.memories.long_operations import (
     ENDED,
     Operation,
@@ -183,8 +184,13 @@ class LongOperations:
 
 
 async def find(tx: Transaction, id: OperationId) -> FoundOperation:
-    """Returns an operation, whose end it stores when it is the first to see it. Raises NotFound."""
+    """Returns an operation, whose end it stores when it is the first to see it.
+
+    Raises NotFound, also where the client's credentials do not allow its session.
+    """
     operation = await long_operations.get(tx, id)
+    if operation is not None and not may_use_session(operation.session):
+        raise _not_found(str(id))
     if operation is not None and await _end(tx, [operation]):
         operation = await long_operations.get(tx, id)
     if operation is None:

@@ -9,6 +9,7 @@ PAGE = (ROOT / "docs/concepts.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 WORDS, INDEX = PAGE.split("## Index\n")
 ROOMS = {
+    "access",
     *("log", "memories", "prism", "tree", "state", "answers", "search", "calls", "spend"),
     "operations",
 }

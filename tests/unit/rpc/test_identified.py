@@ -6,17 +6,16 @@ import pytest
 from google.protobuf import unknown_fields
 
 from palimpsest.v1 import chunks_pb2, memory_service_pb2, session_service_pb2
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
 from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.rpc.interceptors import tenancy
 from service.rpc.interceptors.idempotency import identified
 
 
 @pytest.fixture(autouse=True)
 def tenant() -> Iterator[None]:
-    token = tenancy._tenant.set(DEFAULT_TENANT)
-    yield
-    tenancy._tenant.reset(token)
+    with acting_as(LOCAL_IDENTITY):
+        yield
 
 
 def edit(**fields: object) -> memory_service_pb2.FoldMemoryRequest:

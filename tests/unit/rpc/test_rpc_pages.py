@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from palimpsest.v1 import memory_service_pb2
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
 from service.domain.prism.amendments import Op
-from service.rpc.interceptors import tenancy
 from service.rpc.memory_history import MemoryHistory
 from service.rpc.pages import Pages
 from service.settings.config import Limits
@@ -110,13 +110,11 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
     method: str, request_type: Any, field: str, make: Any
 ) -> None:
     past: Any = Past(make, 1000)
-    nothing: Any = None
     service: Any = MemoryHistory()
     service._history, service._pages = past, Pages(b"key", Limits())
     service._memories = Memories()
     context: Any = SimpleNamespace(time_remaining=lambda: None)
-    token = tenancy._tenant.set(nothing)
-    try:
+    with acting_as(LOCAL_IDENTITY):
         request = request_type(session="s", memory="m", page_size=1000)
         numbers: list[int] = []
         while True:
@@ -128,6 +126,4 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
             request.page_token = response.next_page_token
             if not request.page_token:
                 break
-    finally:
-        tenancy._tenant.reset(token)
     assert numbers == list(range(1, 1001))

@@ -12,8 +12,9 @@ from palimpsest.v1 import (
     operation_service_pb2,
     session_service_pb2,
 )
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
-from service.rpc.interceptors import tenancy, tracing
+from service.rpc.interceptors import tracing
 from service.rpc.interceptors.base import Subject, subject_of
 from service.rpc.interceptors.idempotency import identified
 from service.telemetry import logs
@@ -59,8 +60,7 @@ def test_requests_are_kept_with_the_session_of_their_resource_and_the_log_says_i
 ) -> None:
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(logs, "say", lambda **about: said.append(about))
-    token = tenancy._tenant.set(DEFAULT_TENANT)
-    try:
+    with acting_as(LOCAL_IDENTITY):
         key = session_key(DEFAULT_TENANT, "s")
         created = memory_service_pb2.CreateMemoryRequest(memory=MEMORY, request_id="r")
         assert identified("CreateMemory", created).session_key == key
@@ -71,8 +71,6 @@ def test_requests_are_kept_with_the_session_of_their_resource_and_the_log_says_i
         for one in (created, session_service_pb2.CreateSessionRequest(session=SESSION)):
             tracing.say_subject(one)
         tracing.say_subject(session_service_pb2.ListSessionsRequest())
-    finally:
-        tenancy._tenant.reset(token)
     assert said == [
         {"session": key, "memory": memory_id(key, "m")},
         {"session": key, "memory": None},
