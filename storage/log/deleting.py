@@ -1,20 +1,23 @@
 """Deletes sessions, memories and answers: hides them at once, and removes them in batches later.
 
 A deletion is one short transaction. It sets `deleted_at`, which row-level security hides from all
-transactions but removals, and adds a row to `removal`. From its commit on nothing of the session
-or memory can be read or added: a transaction that adds rows locks the row of the session or of a
-memory, and finds neither any more.
+transactions but removals, and adds a row to `removal` and a record to `erasure`. From its commit on
+nothing of the session or memory can be read or added: a transaction that adds rows locks the row of
+the session or of a memory, and finds neither any more.
 
 Removals delete rows in the order of their foreign keys. Their only state is the row in `removal`,
-so any worker can continue one after a crash.
+so any worker can continue one after a crash. Each batch adds to its erasure what it has removed.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from service.domain.log.erasures import BY_SERVICE, ErasureKind, ErasureRequest, hmac_blocks
 from service.domain.values.tenancy import session_key as key_of
 from storage.engine.database import Transaction
+from storage.log import erasures
 
 #: Shows deleted rows for the rest of a transaction.
 REMOVING = "SET LOCAL app.removing = 'on'"
@@ -84,8 +87,10 @@ async def lock_session(tx: Transaction, session_key: UUID) -> bool:
     return bool(await tx.fetch(_LOCK, {"session": session_key}))
 
 
-async def delete_session(tx: Transaction, session_key: UUID) -> bool:
-    """Hides a session and all that belongs to it; False when there is none.
+async def delete_session(
+    tx: Transaction, session_key: UUID, request: ErasureRequest = BY_SERVICE
+) -> bool:
+    """Hides a session and all that belongs to it, and records that; False when there is none.
 
     Ends pending jobs. Waits for transactions that add rows to the session.
     """
@@ -111,13 +116,16 @@ async def delete_session(tx: Transaction, session_key: UUID) -> bool:
         ),
         values,
     )
+    await erasures.record(tx, ErasureKind.SESSION, request, session=session_key, item=session_key)
     tx.changed.update(row[0] for row in (*hidden, *answers, *drafts))
     tx.changed.add(session_key)
     return True
 
 
-async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
-    """Hides a memory; False when there is none.
+async def delete_memory(
+    tx: Transaction, session_key: UUID, memory_id: UUID, request: ErasureRequest = BY_SERVICE
+) -> bool:
+    """Hides a memory, and records that; False when there is none.
 
     Cancels pending answers that read it. The caller may read the session afterwards.
     """
@@ -137,6 +145,7 @@ async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> 
     _, _, answers = await tx.pipeline(
         (_RAISE_FIRST_EPOCH, _ADD, _CANCEL_ANSWERS.format(which=_READS_MEMORY)), values
     )
+    await erasures.record(tx, ErasureKind.MEMORY, request, session=session_key, item=memory_id)
     tx.changed.update(row[0] for row in (*hidden, *answers))
     return True
 
@@ -231,8 +240,9 @@ WHERE session_key = %(session)s {which} AND revision > 0
 """
 # A memory and its first revision refer to each other: both are gone when keys are checked.
 _REMOVE_MEMORIES = """
-WITH first AS (DELETE FROM revision WHERE session_key = %(session)s {which})
-DELETE FROM memory WHERE session_key = %(session)s {which}
+WITH first AS (DELETE FROM revision WHERE session_key = %(session)s {which} RETURNING 1),
+    gone AS (DELETE FROM memory WHERE session_key = %(session)s {which} RETURNING 1)
+SELECT (SELECT count(*) FROM first) AS revisions, (SELECT count(*) FROM gone) AS memories
 """
 _FIGURES = (
     "calls",
@@ -281,22 +291,49 @@ _BLANK_SOME_CALLS = _BLANK_CALLS.format(
 )
 
 
-def _removing(table: str, which: str) -> str:
-    return f"""
+#: Columns of texts by which what was removed is recognized later.
+_TEXTS = {
+    "chunk": ("text", "observation", "thought", "action"),
+    "memory_entry": ("value",),
+    "tree_node": ("summary",),
+    "state_vector": ("text",),
+    "answer": ("query", "text"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stage:
+    """A statement that runs until it finds nothing."""
+
+    #: The table, and `.column` where its rows stay.
+    name: str
+    statement: str
+    #: Whether the statement returns a row: how many it removed, and their digests.
+    has_digests: bool = False
+
+
+def _removing(table: str, which: str) -> _Stage:
+    deleting = f"""
 DELETE FROM {table} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {table} WHERE session_key = %(session)s {which}
     {_WHICH.get(table, "")} LIMIT %(limit)s))
 """  # noqa: S608 - names from above
+    if table not in _TEXTS:
+        return _Stage(name=table, statement=deleting)
+    counting = f"""
+WITH gone AS ({deleting} RETURNING {erasures.digests_of(_TEXTS[table])} AS digests)
+SELECT count(*) AS removed, string_agg(digests, ''::bytea) AS digests FROM gone
+"""  # noqa: S608 - all of it is ours
+    return _Stage(name=table, statement=counting, has_digests=True)
 
 
 _ITEM = "AND memory_id = %(item)s"
 _OWNER = "AND owner_id = %(item)s"
-#: Each statement runs until it finds nothing.
 _SESSION_STAGES = tuple(_removing(table, "") for table in (*_OF_SESSION, *_LOG))
 _MEMORY_STAGES = (
-    _DETACH_ANSWERS,
-    _FORGET_CHOICES,
-    _BLANK_SOME_CALLS,
+    _Stage(name="answer.memory", statement=_DETACH_ANSWERS),
+    _Stage(name="answer.memory", statement=_FORGET_CHOICES),
+    _Stage(name="call.texts", statement=_BLANK_SOME_CALLS),
     *(_removing(table, _ITEM) for table in (*_OF_MEMORIES, "revision")),
 )
 #: The stage of chunks, which the first revisions of memories refer to.
@@ -320,6 +357,38 @@ class Removal:
         return self.item_id == self.session_key
 
 
+class _RemovalBatch:
+    """What one transaction of a removal removes."""
+
+    def __init__(self, tx: Transaction, values: dict[str, object]) -> None:
+        self._tx = tx
+        self._values = values
+        self._removed: Counter[str] = Counter()
+        self._digests: list[bytes] = []
+
+    async def run(self, stage: _Stage, limit: int) -> int:
+        """Removes up to `limit` rows; returns how many."""
+        values = {**self._values, "limit": limit}
+        if stage.has_digests:
+            ((count, digests),) = await self._tx.fetch(stage.statement, values)
+            self._digests.append(bytes(digests or b""))
+        else:
+            count = await self._tx.execute(stage.statement, values)
+        self._removed[stage.name] += count
+        return int(count)
+
+    async def remove_memories(self, which: str) -> None:
+        """Removes memories with their first revisions, to which nothing refers any more."""
+        statement = _REMOVE_MEMORIES.format(which=which)
+        ((revisions, memories),) = await self._tx.fetch(statement, self._values)
+        self._removed.update(revision=revisions, memory=memories)
+
+    async def record(self, removal: "Removal") -> None:
+        """Adds what was removed to the erasure."""
+        found = self._removed, b"".join(self._digests)
+        await erasures.add_removed(self._tx, removal.session_key, removal.item_id, *found)
+
+
 async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal | None:
     """Removes up to `limit` rows in a whole transaction; returns the removal's progress.
 
@@ -338,24 +407,41 @@ async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal 
     await tx.execute(REMOVING, prepare=None)
     if removal.stage == 0:
         await tx.pipeline((_POINT_BACK.format(which="" if of_session else _ITEM),), values)
-    stages = _SESSION_STAGES if of_session else _MEMORY_STAGES
+    values["inner"], values["outer"] = hmac_blocks((await erasures.keys(tx)).digest)
+    batch = _RemovalBatch(tx, values)
+    done = await _run_stages(batch, removal, limit)
+    if not done.is_done:
+        await batch.record(done)
+        return done
+    await _end(tx, batch, removal, values)
+    return done
+
+
+async def _run_stages(batch: _RemovalBatch, removal: Removal, limit: int) -> Removal:
+    stages = _SESSION_STAGES if removal.is_of_session else _MEMORY_STAGES
     left = limit
     for stage in range(removal.stage, len(stages)):
-        if of_session and stage == _LOG_STAGE:
-            await tx.pipeline((_REMOVE_MEMORIES.format(which=""),), values)
-        left -= await tx.execute(stages[stage], {**values, "limit": left})
+        if removal.is_of_session and stage == _LOG_STAGE:
+            await batch.remove_memories("")
+        left -= await batch.run(stages[stage], left)
         if left == 0:
             return replace(removal, stage=stage)
-    if removal.stage > 0:
-        # Only a transaction that went through all stages completes the removal.
-        return replace(removal, stage=0)
-    owned = "" if of_session else _OWNER
-    ends = [_MOVE_COSTS, _FORGET_SUMS, _FORGET_BUDGETS]
-    statements = [statement.format(which=owned) for statement in ends]
-    if not of_session:
-        statements.insert(0, _REMOVE_MEMORIES.format(which=_ITEM))
-    await tx.pipeline((*statements, _END), values)
-    return replace(removal, stage=len(stages), is_done=True)
+    # Only a transaction that went through all stages completes the removal.
+    return replace(removal, stage=0, is_done=removal.stage == 0)
+
+
+async def _end(
+    tx: Transaction, batch: _RemovalBatch, removal: Removal, values: dict[str, object]
+) -> None:
+    """Completes a removal, and its erasure, in the transaction that found nothing left."""
+    owned = "" if removal.is_of_session else _OWNER
+    if not removal.is_of_session:
+        await batch.remove_memories(_ITEM)
+    ends = (_MOVE_COSTS, _FORGET_SUMS, _FORGET_BUDGETS)
+    await tx.pipeline((*(one.format(which=owned) for one in ends), _END), values)
+    await batch.record(removal)
+    item = None if removal.is_of_session else removal.item_id
+    await erasures.complete(tx, removal.session_key, item)
 
 
 _IS_REMOVED = """

@@ -15,6 +15,8 @@ from storage.tables.calls import tenant_spend_sum as tenant_spend_sum
 from storage.tables.common import APP_ROLE as APP_ROLE
 from storage.tables.common import SWEEPER_ROLE as SWEEPER_ROLE
 from storage.tables.common import metadata as metadata
+from storage.tables.erasures import erasure as erasure
+from storage.tables.erasures import tenant_key as tenant_key
 from storage.tables.jobs import answer as answer
 from storage.tables.jobs import answer_rating as answer_rating
 from storage.tables.jobs import answer_text as answer_text

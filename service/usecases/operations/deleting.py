@@ -7,6 +7,7 @@ large one workers remove them, batch by batch.
 import asyncio
 from uuid import UUID
 
+from service.domain.log.erasures import BY_SERVICE, ErasureRequest
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config
@@ -31,12 +32,19 @@ class Deleter:
         self._database = database
         self._wake_ups = wake_ups
 
-    async def delete_session(self, tenant_id: UUID, session: str, *, allow_missing: bool) -> None:
+    async def delete_session(
+        self,
+        tenant_id: UUID,
+        session: str,
+        *,
+        allow_missing: bool,
+        request: ErasureRequest = BY_SERVICE,
+    ) -> None:
         """Deletes a session. Raises NotFound unless `allow_missing`."""
         key = session_key(tenant_id, session)
 
         async def hide(tx: Transaction) -> bool:
-            found = await deleting.delete_session(tx, key)
+            found = await deleting.delete_session(tx, key, request)
             if not found and not allow_missing:
                 raise session_not_found(session)
             await store_result(tx, None)
@@ -46,14 +54,20 @@ class Deleter:
             await self.remove(tenant_id, key, key)
 
     async def delete_memory(
-        self, tenant_id: UUID, session: str, name: str, *, allow_missing: bool
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        allow_missing: bool,
+        request: ErasureRequest = BY_SERVICE,
     ) -> None:
         """Deletes a memory. Raises NotFound unless `allow_missing`."""
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
 
         async def hide(tx: Transaction) -> bool:
-            found = await deleting.delete_memory(tx, key, identity)
+            found = await deleting.delete_memory(tx, key, identity, request)
             if not found and not allow_missing:
                 raise await missing(tx, session, name)
             await store_result(tx, None)

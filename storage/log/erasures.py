@@ -1,0 +1,171 @@
+"""Records erasures, and what their removals have removed."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from service.domain.log.erasures import (
+    DIGEST_BYTES,
+    MAX_DIGESTS,
+    MIN_TEXT_BYTES,
+    Erasure,
+    ErasureKind,
+    ErasureRequest,
+)
+from storage.engine.database import Transaction, first
+
+_RECORD = """
+INSERT INTO erasure (tenant_id, erasure_id, kind, target_session, target_item, detail, principal,
+    reason, requested_at, is_replayed)
+VALUES (%(tenant)s, %(erasure)s, %(kind)s, %(session)s, %(item)s, %(detail)s::jsonb,
+    %(principal)s, %(reason)s, coalesce(%(at)s, now()), %(replayed)s)
+ON CONFLICT DO NOTHING
+"""
+
+
+async def record(
+    tx: Transaction,
+    kind: ErasureKind,
+    request: ErasureRequest,
+    *,
+    session: UUID | None,
+    item: UUID | None,
+    detail: Mapping[str, Any] | None = None,
+) -> UUID:
+    """Records an erasure in the transaction that hides its target; returns its id."""
+    erasure_id = request.erasure_id or uuid4()
+    await tx.execute(
+        _RECORD,
+        {
+            "tenant": tx.tenant_id,
+            "erasure": erasure_id,
+            "kind": kind.value,
+            "session": session,
+            "item": item,
+            "detail": json.dumps(dict(detail or {})),
+            "principal": request.principal,
+            "reason": request.reason,
+            "at": request.requested_at,
+            "replayed": request.erasure_id is not None,
+        },
+        prepare=None,
+    )
+    return erasure_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantKeys:
+    """Secrets of a tenant."""
+
+    #: The seed of its Ed25519 key, which signs receipts.
+    signing: bytes
+    #: The key of keyed digests.
+    digest: bytes
+
+
+_KEYS = "SELECT signing_key, digest_key FROM tenant_key WHERE tenant_id = %(tenant)s"
+_MAKE_KEYS = """
+INSERT INTO tenant_key (tenant_id, signing_key, digest_key)
+VALUES (%(tenant)s, %(signing)s, %(digest)s) ON CONFLICT DO NOTHING
+"""
+
+
+async def keys(tx: Transaction) -> TenantKeys:
+    """Returns the keys of the tenant, which are made when there are none."""
+    values: dict[str, object] = {"tenant": tx.tenant_id}
+    if not (rows := await tx.fetch(_KEYS, values)):
+        made = {"signing": secrets.token_bytes(32), "digest": secrets.token_bytes(32)}
+        await tx.execute(_MAKE_KEYS, {**values, **made}, prepare=None)
+        # Another transaction may have made them at the same moment.
+        rows = await tx.fetch(_KEYS, values)
+    return TenantKeys(signing=bytes(rows[0].signing_key), digest=bytes(rows[0].digest_key))
+
+
+def digests_of(columns: Sequence[str]) -> str:
+    """Returns the SQL of the keyed digests of a row's texts, one after another.
+
+    Its values are the blocks of `hmac_blocks`: `inner` and `outer`.
+    """
+    one = (
+        "CASE WHEN octet_length({0}) >= " + str(MIN_TEXT_BYTES) + " THEN substr(sha256("
+        "%(outer)s::bytea || sha256(%(inner)s::bytea || convert_to({0}, 'UTF8'))), 1, "
+        + str(DIGEST_BYTES)
+        + ") ELSE ''::bytea END"
+    )
+    return " || ".join(one.format(column) for column in columns)
+
+
+# `item` is NULL for all of a session. One key may be named by erasures of its earlier lives:
+# those are complete.
+_OPEN = """
+target_session = %(session)s AND completed_at IS NULL
+    AND (%(item)s::uuid IS NULL OR target_item = %(item)s::uuid)
+"""
+_ADD = f"""
+UPDATE erasure SET
+    counts = counts || (
+        SELECT coalesce(jsonb_object_agg(key, coalesce((counts ->> key)::bigint, 0)
+            + value::bigint), '{{}}')
+        FROM jsonb_each_text(%(counts)s::jsonb)),
+    digests = digests || substr(
+        %(digests)s::bytea, 1, greatest(0, {MAX_DIGESTS * DIGEST_BYTES} - octet_length(digests))),
+    digests_omitted = digests_omitted + greatest(0, octet_length(digests)
+        + octet_length(%(digests)s::bytea) - {MAX_DIGESTS * DIGEST_BYTES}) / {DIGEST_BYTES}
+WHERE target_session = %(session)s AND target_item = %(own)s AND completed_at IS NULL
+"""  # noqa: S608 - numbers from above
+_COMPLETE = f"UPDATE erasure SET completed_at = now() WHERE {_OPEN}"  # noqa: S608 - from above
+
+
+async def add_removed(
+    tx: Transaction, session: UUID, item: UUID, counts: Mapping[str, int], digests: bytes
+) -> None:
+    """Adds what a batch has removed to the open erasure of a session, or of a memory alone."""
+    removed = {table: count for table, count in counts.items() if count}
+    if removed:
+        await tx.execute(
+            _ADD,
+            {"session": session, "own": item, "counts": json.dumps(removed), "digests": digests},
+            prepare=None,
+        )
+
+
+async def complete(tx: Transaction, session: UUID, item: UUID | None) -> None:
+    """Completes the open erasures of an item, or of all of a session."""
+    await tx.execute(_COMPLETE, {"session": session, "item": item}, prepare=None)
+
+
+_COLUMNS = ", ".join(Erasure.__dataclass_fields__)
+_LIST = f"""
+SELECT {_COLUMNS} FROM erasure
+WHERE tenant_id = %(tenant)s AND (%(after_id)s::uuid IS NULL
+    OR (requested_at, erasure_id) > (%(after_at)s::timestamptz, %(after_id)s::uuid))
+ORDER BY requested_at, erasure_id LIMIT %(limit)s
+"""  # noqa: S608 - names of a class
+_ONE = f"""
+SELECT {_COLUMNS} FROM erasure WHERE tenant_id = %(tenant)s AND erasure_id = %(erasure)s
+"""  # noqa: S608 - names of a class
+
+
+def _erasure(row: Any) -> Erasure:
+    values = row._asdict()
+    kind, digests = ErasureKind(values.pop("kind")), bytes(values.pop("digests"))
+    return Erasure(kind=kind, digests=digests, **values)
+
+
+async def list_after(
+    tx: Transaction, after: tuple[datetime, UUID] | None, limit: int
+) -> Sequence[Erasure]:
+    """Returns up to `limit` erasures of the tenant after one, the oldest first."""
+    at, id = after or (None, None)
+    values = {"tenant": tx.tenant_id, "after_at": at, "after_id": id, "limit": limit}
+    return [_erasure(row) for row in await tx.fetch(_LIST, values)]
+
+
+async def find(tx: Transaction, erasure_id: UUID) -> Erasure | None:
+    """Returns an erasure of the tenant; None when there is none."""
+    row = first(await tx.fetch(_ONE, {"tenant": tx.tenant_id, "erasure": erasure_id}))
+    return None if row is None else _erasure(row)
