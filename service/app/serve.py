@@ -19,6 +19,7 @@ from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
+from service.rpc.certificates import Certificates
 from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
@@ -29,6 +30,7 @@ from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.tree_service import TreeService
 from service.settings import listening
+from service.settings.certificates import UnusableCertificate, has_tls
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
 from service.usecases.answers.interest import Interest
@@ -62,8 +64,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     """Runs the API until `stop` is set; `ready` is called with the address. Raises CannotStart."""
     if (said := listening.refusal(config)) is not None:
         raise CannotStart(said)
-    if not listening.is_local(config.listen):
-        _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
+    for address in listening.addresses(config):
+        if not listening.is_local(address):
+            _log.warning("open to other machines", listen=address, cause=listening.OPEN)
+    try:
+        tls = Certificates(config) if has_tls(config) else None
+    except UnusableCertificate as error:
+        raise CannotStart(str(error)) from error
     async with (
         health(config, "serve", stop) as watch,
         process(config, "serve") as (database, keys, signals, dispatcher),
@@ -157,7 +164,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             jobs.append(gauges.run)
         loops = [asyncio.create_task(job()) for job in jobs]
         try:
-            port = await _listen(server, config.listen)
+            port = await _listen(server, config, tls)
             await watch.begin(server.set_ready)
             ready(_announced(config.listen, port))
             if embedder is not None:
@@ -186,11 +193,20 @@ def _announced(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-async def _listen(server: Server, address: str) -> int:
-    try:
-        port = await server.start(address)
-    except RuntimeError as error:
-        raise CannotStart(f"cannot listen at {address}: is another server there?") from error
-    if port == 0:
-        raise CannotStart(f"cannot listen at {address}")
-    return port
+async def _listen(server: Server, config: Config, tls: Certificates | None) -> int:
+    """Starts the server; returns the port of the first address. Raises CannotStart."""
+    requires = tls is not None and tls.current.client_ca is not None
+    ports = []
+    for address in listening.addresses(config):
+        # With an address for client certificates, the other one needs none.
+        mutual = requires and address == (config.mutual_tls_listen or config.listen)
+        credentials = None if tls is None else tls.credentials(mutual=mutual)
+        try:
+            port = server.listen(address, credentials)
+        except RuntimeError as error:
+            raise CannotStart(f"cannot listen at {address}: is another server there?") from error
+        if port == 0:
+            raise CannotStart(f"cannot listen at {address}")
+        ports.append(port)
+    await server.start()
+    return ports[0]

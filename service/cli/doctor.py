@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,11 @@ from service.cli.deployment import DataDir, Installation, TenantName, find_deplo
 from service.cli.output import escaped, out, show, show_json
 from service.cli.run import read_config, read_settings
 from service.domain.operations.doctor import Finding, Severity, bad, judge_disk, ok, warn
+from service.settings import certificates
+from service.settings.config import Config
+
+if TYPE_CHECKING:
+    from grpc import aio
 
 #: How long the API may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
@@ -68,7 +73,7 @@ async def _look(found: Installation, address: str, tenant: str | None, *, as_jso
     async for one in examination.findings():
         _show(one, as_json=as_json)
         is_bad = is_bad or one.level is Severity.BAD
-    api = await _api(address)
+    api = await _api(address, found.config)
     _show(api, as_json=as_json)
     return is_bad or api.level is Severity.BAD
 
@@ -93,11 +98,29 @@ def _disks(data_dir: Path | None) -> list[Finding]:
     return [judge_disk(str(one.place), one.free_bytes, is_full=one.is_full) for one in rooms]
 
 
-async def _api(address: str) -> Finding:
+def _channel(address: str, config: Config) -> "aio.Channel":
+    """Returns a channel to the API; with TLS it trusts the certificate that is configured."""
+    import grpc
+
+    try:
+        served = certificates.read(config)
+    except certificates.UnusableCertificate:
+        served = None
+    if served is None:
+        return grpc.aio.insecure_channel(address)
+    # The address may be one that the certificate does not name, such as 0.0.0.0.
+    override = [("grpc.ssl_target_name_override", one) for one in served.hosts[:1]]
+    credentials = grpc.ssl_channel_credentials(root_certificates=served.chain)
+    return grpc.aio.secure_channel(address, credentials, options=override)
+
+
+async def _api(address: str, config: Config) -> Finding:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    async with grpc.aio.insecure_channel(address) as channel:
+    if config.tls_client_ca_file is not None and config.mutual_tls_listen is None:
+        return ok("api", f"{address} accepts clients with a certificate only, and was not asked")
+    async with _channel(address, config) as channel:
         try:
             reply = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS

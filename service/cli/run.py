@@ -17,7 +17,7 @@ from service.cli.app import SettingsPath, new_app, run_app
 from service.cli.output import CommandError, say, show
 from service.llm.executor.spawning import near_model, spawn
 from service.local.processes import STOP_SIGNALS
-from service.settings import listening, reading
+from service.settings import certificates, listening, reading
 from service.settings.config import OFFLINE_MODEL, Config
 from service.settings.reading import ProcessSettings
 
@@ -66,8 +66,8 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen where other machines reach it, with neither authentication nor encryption:"
-        " all of them may do everything (PALIMPSEST_INSECURE).",
+        help="Listen where other machines reach it, without authentication: all of them may do"
+        " everything (PALIMPSEST_INSECURE).",
     ),
 ]
 
@@ -111,6 +111,7 @@ def up(
     )
     if (refusal := listening.refusal(config)) is not None:
         raise CommandError(refusal)
+    _check_certificates(config)
     reflection = config.reflection or "reflection" not in config.model_fields_set
     # Options of the command line are for its processes too.
     said = {
@@ -136,6 +137,13 @@ def up(
     except ServerError as error:
         raise CommandError(str(error)) from error
     say("stopped; nothing is lost")
+
+
+def _check_certificates(config: Config) -> None:
+    try:
+        certificates.read(config)
+    except certificates.UnusableCertificate as error:
+        raise CommandError(str(error)) from error
 
 
 def _models_line(config: Config) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -178,16 +179,20 @@ class Server:
         self._live_names = [LIVE, *own]
         self._stopping = False
 
-    async def start(self, address: str) -> int:
-        """Listens at `address` (HOST:PORT, port 0 picks one); returns the port.
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Adds an address, HOST:PORT (port 0 picks one) or unix:PATH, before the server starts.
 
-        Its health is unknown until `set_ready` is called.
+        Returns the port. Without `credentials` there is no TLS. Raises RuntimeError.
         """
-        port = self._server.add_insecure_port(address)
+        if credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, credentials)
+
+    async def start(self) -> None:
+        """Serves at the addresses. Its health is unknown until `set_ready` is called."""
         await self._server.start()
         for name in self._live_names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return port
 
     async def set_ready(self, ready: bool) -> None:
         """Reports to health checks and watches whether calls can be served.

@@ -57,6 +57,10 @@ def _checked_listen(address: str) -> str:
     return address
 
 
+def _checked_other_listen(address: str | None) -> str | None:
+    return _checked_listen(address) if address else None
+
+
 def _checked_metrics_listen(address: str | None) -> str | None:
     # Empty is as not set.
     if not address:
@@ -190,12 +194,23 @@ class Config(BaseModel):
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
-    #: Whether that may be an address that other machines reach. There is neither authentication nor
-    #: encryption: only for networks in which every member may do everything.
+    #: Whether that may be an address that other machines reach. There is no authentication:
+    #: only for networks in which every member may do everything.
     insecure: bool = False
     #: `required`: each call needs valid credentials, which name its tenant; docs/guides/access.md.
     #: `none`: every client is the default tenant and may do everything.
     authentication: Literal["none", "required"] = "none"
+    #: PEM file of the API's certificate, with those between it and its root. With it the API is
+    #: served by TLS. Changed files apply to new connections, without a restart.
+    tls_certificate_file: Path | None = None
+    #: PEM file of its key, without a passphrase.
+    tls_key_file: Path | None = None
+    #: PEM file of the roots of client certificates: clients must have one, and it says who they
+    #: are.
+    tls_client_ca_file: Path | None = None
+    #: HOST:PORT where clients must have a certificate. Unset: they must at the address above, if
+    #: there are roots of client certificates.
+    mutual_tls_listen: Annotated[str | None, AfterValidator(_checked_other_listen)] = None
     #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
     reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which the user that PostgreSQL has to

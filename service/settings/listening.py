@@ -1,6 +1,7 @@
 """Decides where the API may listen: it has no authentication, so on this machine only."""
 
 import ipaddress
+from collections.abc import Sequence
 
 from service.settings.config import Config
 
@@ -8,8 +9,8 @@ MAX_PORT = 65_535
 
 #: Why an address that other machines reach is a risk.
 OPEN = (
-    "there is neither authentication nor encryption: any client can read and write all"
-    " sessions, spend money on models, and remove budgets"
+    "there is no authentication: any client can read and write all sessions, spend money on"
+    " models, and remove budgets"
 )
 
 
@@ -54,11 +55,18 @@ def next_address(address: str | None, ports: int = 1) -> str | None:
     return address if int(port) == 0 else f"{host}:{int(port) + ports}"
 
 
+def addresses(config: Config) -> Sequence[str]:
+    """Returns where the API listens."""
+    other = config.mutual_tls_listen
+    return (config.listen,) if other is None else (config.listen, other)
+
+
 def refusal(config: Config) -> str | None:
     """Returns why the API does not listen where it is configured to, and what to set, else None."""
-    if config.insecure or is_local(config.listen):
+    reached = [one for one in addresses(config) if not is_local(one)]
+    if config.insecure or not reached:
         return None
     return (
-        f"{config.listen} can be reached from other machines, and {OPEN}. Listen at"
+        f"{' and '.join(reached)} can be reached from other machines, and {OPEN}. Listen at"
         " 127.0.0.1 or at unix:PATH, or accept it with --insecure (PALIMPSEST_INSECURE=true)"
     )

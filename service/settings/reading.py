@@ -16,7 +16,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from service.domain.operations.doctor import Finding, bad, warn
-from service.settings import listening
+from service.settings import certificates, listening
+from service.settings.certificates import UnusableCertificate
 from service.settings.config import Config, Limits
 from service.settings.environment import FAULTS, PREFIX, nearest, unknown_variables
 from service.settings.files import CONFIG, FILE, SettingsFile, UnusableFile, read_table, read_value
@@ -234,6 +235,10 @@ def refusals(config: Config) -> Iterator[str]:
     """Returns why `serve` and `work` do not start with settings that are each for itself right."""
     if (said := listening.refusal(config)) is not None:
         yield said
+    try:
+        certificates.read(config)
+    except UnusableCertificate as error:
+        yield str(error)
     # A worker's own executor has the next port.
     if config.caller_socket is None and (said := listening.metrics_refusal(config)) is not None:
         yield said

@@ -14,6 +14,7 @@ from service.domain.operations import doctor as judge
 from service.domain.operations.doctor import Finding, Severity, bad, ok, warn
 from service.domain.prism.losses import losses_of
 from service.llm.providers.doctor import look_at_models
+from service.settings import certificates
 from service.settings.config import Config
 from service.settings.reading import findings
 from service.usecases.operations.strangers import ADVICE, strangers
@@ -69,6 +70,8 @@ class Doctor:
         yield _release()
         for one in findings(self._config) or [ok("settings", "nothing looks wrong")]:
             yield one
+        if (tls := certificates.finding(self._config)) is not None:
+            yield tls
         async for one in self._database():
             yield one
         yield await self._redis()

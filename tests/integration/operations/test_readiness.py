@@ -89,7 +89,7 @@ async def test_a_server_is_ready_as_long_as_its_database_is_there(url: str, run_
         settings = {"PALIMPSEST_RUN_DIR": str(run_dir), "PALIMPSEST_PROBE_SECONDS": "0.05"}
         async with beside(api(through, **settings)) as (process, address):
             assert await statuses(address, (*DEPENDENT, LIVE)) == {SERVING}
-            assert (await _api(address)).level is Severity.OK
+            assert (await _api(address, Config())).level is Severity.OK
             code, told = await asked(run_dir)
             (one,) = told["processes"]
             assert (code, one["kind"], one["pid"], one["ready"]) == (0, "serve", process.pid, True)
@@ -98,7 +98,7 @@ async def test_a_server_is_ready_as_long_as_its_database_is_there(url: str, run_
             await until(address, NOT_SERVING)
             assert await statuses(address, DEPENDENT) == {NOT_SERVING}
             assert await statuses(address, (LIVE,)) == {SERVING}, "to kill it would not help"
-            finding = await _api(address)
+            finding = await _api(address, Config())
             assert (finding.level, "cannot reach its database" in finding.said) == (
                 Severity.BAD,
                 True,

@@ -49,7 +49,7 @@ def test_all_else_is_refused_and_says_what_is_open(address: str) -> None:
     said = refusal(Config(listen=address))
     assert said is not None
     assert said.startswith(f"{address} can be reached from other machines")
-    assert "neither authentication nor encryption" in said
+    assert "there is no authentication" in said
     assert "--insecure (PALIMPSEST_INSECURE=true)" in said
     assert refusal(Config(listen=address, insecure=True)) is None
 
