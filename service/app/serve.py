@@ -64,9 +64,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     """Runs the API until `stop` is set; `ready` is called with the address. Raises CannotStart."""
     if (said := listening.refusal(config)) is not None:
         raise CannotStart(said)
-    for address in listening.addresses(config):
-        if not listening.is_local(address):
-            _log.warning("open to other machines", listen=address, cause=listening.OPEN)
+    if (risk := listening.risk(config)) is not None:
+        _log.warning("insecure", cause=risk)
     try:
         tls = Certificates(config) if has_tls(config) else None
     except UnusableCertificate as error:
@@ -153,7 +152,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             ),
             config.limits,
             database,
-            authentication=Authentication(required=config.authentication == "required"),
+            authentication=Authentication(required=listening.is_authenticated(config)),
             around=(Lives(database),),
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,

@@ -66,8 +66,8 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen where other machines reach it, without authentication: all of them may do"
-        " everything (PALIMPSEST_INSECURE).",
+        help="Listen where other machines reach it, without TLS or without authentication: all of"
+        " them may do everything then (PALIMPSEST_INSECURE).",
     ),
 ]
 
@@ -130,6 +130,7 @@ def up(
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
+            show(listening.access_line(config))
             show(_models_line(config))
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)

@@ -194,12 +194,13 @@ class Config(BaseModel):
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
-    #: Whether that may be an address that other machines reach. There is no authentication:
-    #: only for networks in which every member may do everything.
+    #: Whether that may be an address that other machines reach without TLS, or without
+    #: authentication: only for networks in which every member may do everything.
     insecure: bool = False
     #: `required`: each call needs valid credentials, which name its tenant; docs/guides/access.md.
-    #: `none`: every client is the default tenant and may do everything.
-    authentication: Literal["none", "required"] = "none"
+    #: `none`: every client is the default tenant and may do everything. Unset: `none` where only
+    #: this machine reaches the API, and with `insecure`; else `required`.
+    authentication: Literal["none", "required"] | None = None
     #: PEM file of the API's certificate, with those between it and its root. With it the API is
     #: served by TLS. Changed files apply to new connections, without a restart.
     tls_certificate_file: Path | None = None

@@ -1,17 +1,15 @@
-"""Decides where the API may listen: it has no authentication, so on this machine only."""
+"""Decides where the API may listen: beyond this machine with TLS and authentication only."""
 
 import ipaddress
 from collections.abc import Sequence
 
+from service.settings.certificates import has_tls
 from service.settings.config import Config
 
 MAX_PORT = 65_535
 
-#: Why an address that other machines reach is a risk.
-OPEN = (
-    "there is no authentication: any client can read and write all sessions, spend money on"
-    " models, and remove budgets"
-)
+#: What a client may do where there is no authentication.
+_OPEN = "any client can read and write all sessions, spend money on models, and remove budgets"
 
 
 def is_local(address: str) -> bool:
@@ -55,18 +53,50 @@ def next_address(address: str | None, ports: int = 1) -> str | None:
     return address if int(port) == 0 else f"{host}:{int(port) + ports}"
 
 
+def is_authenticated(config: Config) -> bool:
+    """Returns whether each call needs a key, a token or a client certificate."""
+    if config.authentication is not None:
+        return config.authentication == "required"
+    return not config.insecure and not all(is_local(one) for one in addresses(config))
+
+
 def addresses(config: Config) -> Sequence[str]:
     """Returns where the API listens."""
     other = config.mutual_tls_listen
     return (config.listen,) if other is None else (config.listen, other)
 
 
+def risk(config: Config) -> str | None:
+    """Returns what is wrong where the API listens, else None.
+
+    An address that only this machine reaches needs neither TLS nor authentication.
+    """
+    reached = [one for one in addresses(config) if not is_local(one)]
+    missing = [] if is_authenticated(config) else [f"there is no authentication: {_OPEN}"]
+    if not has_tls(config):
+        missing.append("there is no TLS: what is sent, keys included, can be read on its way")
+    if not reached or not missing:
+        return None
+    return f"{' and '.join(reached)} can be reached from other machines, and {'; '.join(missing)}"
+
+
 def refusal(config: Config) -> str | None:
     """Returns why the API does not listen where it is configured to, and what to set, else None."""
-    reached = [one for one in addresses(config) if not is_local(one)]
-    if config.insecure or not reached:
+    found = risk(config)
+    if config.insecure or found is None:
         return None
     return (
-        f"{' and '.join(reached)} can be reached from other machines, and {OPEN}. Listen at"
-        " 127.0.0.1 or at unix:PATH, or accept it with --insecure (PALIMPSEST_INSECURE=true)"
+        f"{found}. Set PALIMPSEST_TLS_CERTIFICATE_FILE and PALIMPSEST_TLS_KEY_FILE, and leave"
+        " PALIMPSEST_AUTHENTICATION unset; or listen at 127.0.0.1 or at unix:PATH; or accept it"
+        " with --insecure (PALIMPSEST_INSECURE=true)"
     )
+
+
+def access_line(config: Config) -> str:
+    """Returns who may use the API, in a sentence, for the output of a start."""
+    if is_authenticated(config):
+        transport = "by TLS" if has_tls(config) else "WITHOUT TLS"
+        return f"Clients need a key, a token or a certificate; {transport}"
+    if risk(config) is None:
+        return "Clients need no key and act for the default tenant: only this machine reaches it"
+    return f"INSECURE: {risk(config)}"

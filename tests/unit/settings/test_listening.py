@@ -1,7 +1,8 @@
-"""Where the API listens: on this machine, unless it is said that all may do everything."""
+"""Listens on this machine, or with TLS and authentication, unless both are waived."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,16 @@ from service.app.serve import serve
 from service.cli import output, run
 from service.local.stack import Stack, StackError
 from service.settings.config import Config
-from service.settings.listening import is_local, metrics_refusal, refusal
+from service.settings.listening import (
+    access_line,
+    is_authenticated,
+    is_local,
+    metrics_refusal,
+    refusal,
+)
+
+OPEN = "0.0.0.0:1 can be reached from other machines, and there is no authentication"
+TLS = {"tls_certificate_file": "/api.pem", "tls_key_file": "/api.key"}
 
 
 @pytest.mark.parametrize(
@@ -44,14 +54,59 @@ def test_what_only_this_machine_reaches_needs_no_word(address: str) -> None:
         "*:50051",
     ],
 )
-def test_all_else_is_refused_and_says_what_is_open(address: str) -> None:
+def test_all_else_needs_tls_and_authentication(address: str) -> None:
     assert not is_local(address)
-    said = refusal(Config(listen=address))
+    given = {"listen": address, **TLS}
+    said = refusal(Config.model_validate({"listen": address}))
     assert said is not None
-    assert said.startswith(f"{address} can be reached from other machines")
-    assert "there is no authentication" in said
+    assert said.startswith(f"{address} can be reached from other machines, and there is no TLS")
     assert "--insecure (PALIMPSEST_INSECURE=true)" in said
-    assert refusal(Config(listen=address, insecure=True)) is None
+    assert is_authenticated(Config(listen=address)), "a start with --insecure alone says so"
+    assert refusal(Config.model_validate(given)) is None
+    assert is_authenticated(Config.model_validate(given))
+    said = refusal(Config.model_validate({**given, "authentication": "none"}))
+    assert said is not None
+    assert "there is no authentication: any client can read and write all sessions" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "authenticated", "line"),
+    [
+        ({}, False, "Clients need no key and act for the default tenant: only this machine"),
+        (
+            {"authentication": "required"},
+            True,
+            "Clients need a key, a token or a certificate; WITH",
+        ),
+        (
+            {"listen": "0.0.0.0:1", **TLS},
+            True,
+            "Clients need a key, a token or a certificate; by TLS",
+        ),
+        ({"mutual_tls_listen": "0.0.0.0:1", **TLS}, True, "Clients need a key"),
+        (
+            {"listen": "0.0.0.0:1", "insecure": True},
+            False,
+            f"INSECURE: {OPEN}: any client can read and write all sessions, spend money on models,"
+            " and remove budgets; there is no TLS",
+        ),
+        (
+            {"listen": "0.0.0.0:1", "insecure": True, **TLS},
+            False,
+            f"INSECURE: {OPEN}",
+        ),
+        (
+            {"listen": "0.0.0.0:1", "insecure": True, "authentication": "required"},
+            True,
+            "Clients need a key, a token or a certificate; WITHOUT TLS",
+        ),
+    ],
+)
+def test_a_start_says_who_may_use_it(given: dict[str, Any], authenticated: bool, line: str) -> None:
+    config = Config.model_validate(given)
+    assert refusal(config) is None
+    assert is_authenticated(config) is authenticated
+    assert access_line(config).startswith(line)
 
 
 def test_up_refuses_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
