@@ -74,8 +74,14 @@ tenant = Table(
     "tenant",
     metadata,
     Column("tenant_id", Uuid, primary_key=True),
+    # The id that its clients know it by.
     Column("name", Text, nullable=False),
     created(),
+    Column("display_name", Text, nullable=False, server_default=text("''")),
+    Column("suspended_at", DateTime(timezone=True)),
+    # Set: it is gone for its clients, and its name may be used again.
+    Column("deleted_at", DateTime(timezone=True)),
+    Index("tenant_by_name", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
 )
 
 

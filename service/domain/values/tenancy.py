@@ -6,8 +6,10 @@ from uuid import UUID, uuid5
 #: Keys that a process keeps: the same names come again and again.
 KEPT_KEYS = 10_000
 
-#: The one tenant there is until tenants can be made; the first migration adds it.
+#: The tenant of servers that require no authentication; the first migration adds it.
 DEFAULT_TENANT = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0001")
+#: The tenant whose administrators manage tenants; a migration adds it.
+SYSTEM_TENANT = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0002")
 
 
 @lru_cache(maxsize=KEPT_KEYS)

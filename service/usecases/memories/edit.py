@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from service.domain.access.audit import AuditAction, AuditEntry, Detail
 from service.domain.memories.specs import kinds
 from service.domain.prism import entries, losses
 from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
@@ -36,6 +37,7 @@ from service.usecases.log.lookup import (
 from service.usecases.memories import step_traces
 from service.usecases.memories.long_operations import FoundOperation, request_consolidation
 from service.usecases.memories.memories import Memories
+from storage.access import audit
 from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
@@ -133,6 +135,7 @@ class Editor:
             logged = await amendment_log.list_amendments(
                 tx, *item_key(held), after=(held.revision, 2**31 - 1), limit=len(amendments)
             )
+            await _record(tx, target, AuditAction.MEMORY_EDIT, stored, edits=len(amendments))
             await store_result(tx, (stored, logged))
         self._memories.wake(tenant_id, stored)
         return stored, logged
@@ -145,6 +148,7 @@ class Editor:
                 raise revision_not_found(target.memory, revision, held.revision)
             await self._memories.restore(tx, held, revision, comment=target.comment)
             stored = await find_memory(tx, target.session, target.memory)
+            await _record(tx, target, AuditAction.MEMORY_ROLLBACK, stored, to_revision=revision)
             await store_result(tx, stored)
         self._memories.wake(tenant_id, stored)
         return stored
@@ -282,6 +286,19 @@ async def _lock(tx: Transaction, target: Target, *wanted: str) -> Claim:
         metrics.refused(conflict)
         raise conflict
     return held
+
+
+async def _record(
+    tx: Transaction, target: Target, action: AuditAction, stored: StoredMemory, **details: Detail
+) -> None:
+    """Records an edit by hand: which revision it is, never what it says."""
+    entry = AuditEntry(
+        action=action,
+        session=target.session,
+        memory=target.memory,
+        details={"revision": stored.revision, **details},
+    )
+    await audit.record(tx, entry)
 
 
 async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:

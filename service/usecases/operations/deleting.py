@@ -7,6 +7,7 @@ large one workers remove them, batch by batch.
 import asyncio
 from uuid import UUID
 
+from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.log.erasures import BY_SERVICE, ErasureRequest
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -15,6 +16,7 @@ from service.usecases.answers.ask import answer_not_found, occasion
 from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
 from service.usecases.log.wake_ups import WakeUps
+from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.log import deleting
 from storage.log.deleting import Removal
@@ -47,6 +49,10 @@ class Deleter:
             found = await deleting.delete_session(tx, key, request)
             if not found and not allow_missing:
                 raise session_not_found(session)
+            if found:
+                await audit.record(
+                    tx, AuditEntry(action=AuditAction.SESSION_DELETE, session=session)
+                )
             await store_result(tx, None)
             return found
 
@@ -70,6 +76,11 @@ class Deleter:
             found = await deleting.delete_memory(tx, key, identity, request)
             if not found and not allow_missing:
                 raise await missing(tx, session, name)
+            if found:
+                deletion = AuditEntry(
+                    action=AuditAction.MEMORY_DELETE, session=session, memory=name
+                )
+                await audit.record(tx, deletion)
             await store_result(tx, None)
             return found
 
@@ -85,6 +96,11 @@ class Deleter:
             found = await deleting.delete_answer(tx, key, answer_id, occasion(answer_id))
             if not found and not allow_missing:
                 raise await answer_not_found(tx, session, answer_id)
+            if found:
+                deletion = AuditEntry(
+                    action=AuditAction.ANSWER_DELETE, session=session, target=str(answer_id)
+                )
+                await audit.record(tx, deletion)
             await store_result(tx, None)
 
     async def remove(self, tenant_id: UUID, key: UUID, item_id: UUID) -> None:

@@ -1,8 +1,9 @@
 """Sets, lists and deletes budgets, and holds the memories that they stop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from service.domain.access.audit import AuditAction, AuditEntry, Detail
 from service.domain.spend.budgets import (
     BudgetLimits,
     BudgetOwner,
@@ -18,6 +19,7 @@ from service.telemetry.names import Metric
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import find_memory, item_key, session_not_found
 from service.usecases.log.wake_ups import WakeUps
+from storage.access import audit
 from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
@@ -66,6 +68,12 @@ class Budgets:
             woken = await budgets.wake(tx, place)
             standing = await budgets.get(tx, owner, period)
             assert standing is not None, "it was set in this transaction"
+            changes: dict[str, Detail] = {"period": period.value}
+            if limits.tokens is not None:
+                changes["tokens"] = limits.tokens
+            if limits.micro_usd is not None:
+                changes["micro_usd"] = limits.micro_usd
+            await _record(tx, AuditAction.BUDGET_SET, owner, changes)
             await store_result(tx, standing)
         self._wake_ups.add_memories(tenant_id, woken)
         return standing
@@ -85,6 +93,7 @@ class Budgets:
                         {"session": owner.session, "memory": owner.memory, "period": period.value},
                     )
                 woken = await budgets.wake(tx, place)
+                await _record(tx, AuditAction.BUDGET_DELETE, owner, {"period": period.value})
             except NotFound:
                 if not allow_missing:
                     raise
@@ -99,6 +108,13 @@ class Budgets:
             if session is not None:
                 await _session(tx, session)
             return await budgets.page(tx, named=session, after=after, limit=limit)
+
+
+async def _record(
+    tx: Transaction, action: AuditAction, owner: BudgetOwner, details: Mapping[str, Detail]
+) -> None:
+    entry = AuditEntry(action=action, session=owner.session, memory=owner.memory, details=details)
+    await audit.record(tx, entry)
 
 
 _PERIODS = {BudgetPeriod.DAY: "the day", BudgetPeriod.TOTAL: "all time"}

@@ -1,0 +1,81 @@
+"""Tables of keys and of the audit log."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+from storage.tables.common import created, ids, metadata
+
+
+def _of_tenant(name: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name=name)
+
+
+api_key = Table(
+    "api_key",
+    metadata,
+    *ids("tenant_id"),
+    # Unique over all tenants: a key is looked up before its tenant is known.
+    Column("key_id", Text, primary_key=True),
+    Column("display_name", Text, nullable=False, server_default=text("''")),
+    # SHA-256 of the secret, which has 256 random bits: no slow hash is needed.
+    Column("secret_hash", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("session_prefix", Text, nullable=False, server_default=text("''")),
+    created(),
+    # A principal.
+    Column("created_by", Text, nullable=False),
+    # The key that this one was rotated from.
+    Column("replaces", Text, nullable=False, server_default=text("''")),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+    _of_tenant("api_key_tenant_fkey"),
+    CheckConstraint("octet_length(secret_hash) = 32", name="api_key_hash"),
+    Index("api_key_of_tenant", "tenant_id", "created_at", "key_id"),
+)
+
+
+audit_event = Table(
+    "audit_event",
+    metadata,
+    *ids("tenant_id"),
+    # 1, 2, 3 … without gaps.
+    Column("sequence", BigInteger, nullable=False),
+    Column("occurred_at", DateTime(timezone=True), nullable=False),
+    Column("principal", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    # Ids that clients chose; empty where the action is about none.
+    Column("session", Text, nullable=False),
+    Column("memory", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("details", JSONB, nullable=False),
+    # Of the event and of the digest before it.
+    Column("digest", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("tenant_id", "sequence", name="audit_event_pkey"),
+    _of_tenant("audit_event_tenant_fkey"),
+    CheckConstraint("sequence > 0", name="audit_event_sequence"),
+    CheckConstraint("octet_length(digest) = 32", name="audit_event_digest"),
+)
+
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    *ids("tenant_id"),
+    Column("sequence", BigInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("tenant_id", name="audit_head_pkey"),
+    _of_tenant("audit_head_tenant_fkey"),
+)
