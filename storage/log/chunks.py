@@ -10,12 +10,14 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import bindparam, null, select
+from sqlalchemy import ColumnElement, bindparam, literal_column, null, select
 from sqlalchemy.dialects.postgresql import insert
 
+from service.domain.access.trust import Trust
 from service.domain.log.appending import DoneRequest, PlacedChunk, ProducerState, SessionState
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.values.work_items import WorkItem, WorkKind
+from storage.access import source_trust
 from storage.engine import trace_contexts
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
@@ -387,13 +389,19 @@ WHERE total <= %(bytes)s OR sized.position = r.after + 1
 
 
 async def read_ranges(
-    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]], max_bytes: int
+    tx: Transaction,
+    session_key: UUID,
+    ranges: Sequence[tuple[int, int]],
+    max_bytes: int,
+    *,
+    as_stored: bool = False,
 ) -> Mapping[int, Sequence[LoggedChunk]]:
     """Returns the chunks at positions (after, to] of each range, by its `after`.
 
     Of each range the first that have `max_bytes` of content together, and at least one. No two
     ranges begin at the same position. Leaves out metadata, which the bytes do not count and no
-    model reads: of a thousand tiny chunks it may be 70 MB.
+    model reads: of a thousand tiny chunks it may be 70 MB. Chunks of blocked sources are empty,
+    unless they are read `as_stored`.
     """
     used = [(after, upto) for after, upto in ranges if after < upto]
     values = {
@@ -404,13 +412,14 @@ async def read_ranges(
     }
     places = {row.position: row.after for row in await tx.fetch(_IN_RANGES, values, prepare=None)}
     statement = (
-        select(*_CHUNK[:-1], null())
+        select(*_CHUNK[:-2], null(), _CHUNK[-1])
         .where(chunk.c.session_key == session_key, chunk.c.position.in_(places))
         .order_by(chunk.c.position)
     )
+    of = stored_of if as_stored else logged_of
     found: dict[int, list[LoggedChunk]] = {}
     for row in await tx.fetch(statement):
-        found.setdefault(places[row.position], []).append(logged_of(row))
+        found.setdefault(places[row.position], []).append(of(row))
     return found
 
 
@@ -426,7 +435,7 @@ async def read_texts(
     return {row.position: logged_of(row).chunk.as_text() for row in rows}
 
 
-_CHUNK = (
+_CHUNK: tuple[ColumnElement[Any], ...] = (
     chunk.c.position,
     chunk.c.producer_id,
     chunk.c.producer_sequence,
@@ -442,6 +451,7 @@ _CHUNK = (
     chunk.c.source,
     chunk.c.occurred_at,
     chunk.c.metadata,
+    literal_column(source_trust.of_chunk("chunk")).label("trust"),
 )
 _AFTER = Ready(
     select(*_CHUNK)
@@ -449,8 +459,10 @@ _AFTER = Ready(
     .order_by(chunk.c.position)
     .limit(bindparam("count"))
 )
-#: The columns of a chunk for `logged_of`, where its table is called c.
-CHUNK_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)
+#: The columns of a chunk for `logged_of`, where c is a subquery that has them.
+FOUND_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)
+#: The same, where c is the table of chunks.
+CHUNK_COLUMNS = FOUND_COLUMNS.replace("c.trust", f"{source_trust.of_chunk()} AS trust")
 #: The same without its metadata, of which a tiny chunk may have 70 KB.
 CONTENT_COLUMNS = CHUNK_COLUMNS.replace("c.metadata", "NULL AS metadata")
 
@@ -458,13 +470,22 @@ CONTENT_COLUMNS = CHUNK_COLUMNS.replace("c.metadata", "NULL AS metadata")
 _KINDS = {kind.value: kind for kind in ChunkKind}
 
 
+_TRUSTS: Mapping[str | None, Trust] = {None: Trust.TRUSTED, **{one.value: one for one in Trust}}
+
+
 def logged_of(row: Sequence[Any]) -> LoggedChunk:
-    """Returns a chunk from a row of CHUNK_COLUMNS."""
+    """Returns a chunk from a row of CHUNK_COLUMNS, as steps, searches and answers read it."""
+    return stored_of(row).for_readers()
+
+
+def stored_of(row: Sequence[Any]) -> LoggedChunk:
+    """Returns a chunk from a row of CHUNK_COLUMNS as it is stored, also of a blocked source."""
     return LoggedChunk(
         position=row[0],
         producer_id=row[1],
         producer_sequence=row[2],
         created_at=row[3],
+        trust=_TRUSTS[row[15]],
         chunk=Chunk(
             kind=_KINDS[row[4]],
             text=row[5],

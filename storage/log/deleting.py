@@ -219,6 +219,7 @@ _OF_SESSION = (
     "posting_list",
     "posting_block",
     "request",
+    "source_trust",
     "revision",
 )
 #: What revisions refer to.

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from storage.engine.database import Transaction
-from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, FOUND_COLUMNS, logged_of, stored_of
 from storage.log.ranges import OF_THREADS, Range, of_threads
 
 #: The size of a chunk with its metadata, where its table is called c. Metadata must be read for it,
@@ -37,7 +37,7 @@ WITH RECURSIVE walk AS (
     ) AS c
     WHERE walk.position < walk.upto AND walk.total < %(bytes)s
 )
-SELECT {CHUNK_COLUMNS}, c.after FROM walk AS c
+SELECT {FOUND_COLUMNS}, c.after FROM walk AS c
 WHERE c.total <= %(bytes)s OR c.position = c.after + 1
 ORDER BY c.after, c.position
 """  # noqa: S608 - all of it is ours
@@ -49,7 +49,7 @@ async def read_pages(
     """Returns the chunks at positions (after, to] of each range, by its `after`.
 
     Of each range the first that have `max_bytes` together, metadata included, and at least
-    one. No two ranges begin at the same position.
+    one. No two ranges begin at the same position. Chunks of blocked sources are shown.
     """
     used = [(after, upto) for after, upto in ranges if after < upto]
     values = {
@@ -60,7 +60,7 @@ async def read_pages(
     }
     found: dict[int, list[LoggedChunk]] = {}
     for *columns, after in await tx.fetch(_WALK, values):
-        found.setdefault(after, []).append(logged_of(columns))
+        found.setdefault(after, []).append(stored_of(columns))
     return found
 
 
@@ -93,19 +93,26 @@ WITH RECURSIVE walk AS (
     ) AS c
     WHERE walk.total < %(bytes)s
 )
-SELECT {CHUNK_COLUMNS} FROM walk AS c
+SELECT {FOUND_COLUMNS} FROM walk AS c
 WHERE c.total <= %(bytes)s OR c.number = 1
 ORDER BY c.position
 """  # noqa: S608 - all of it is ours
 
 
 async def read_wanted(
-    tx: Transaction, session_key: UUID, within: Range, limit: int, max_bytes: int
+    tx: Transaction,
+    session_key: UUID,
+    within: Range,
+    limit: int,
+    max_bytes: int,
+    *,
+    as_stored: bool = False,
 ) -> tuple[Sequence[LoggedChunk], int]:
     """Returns up to `limit` of the first chunks of a range, and where the next page begins.
 
     That is 0 after the last page. A page visits at most MAX_LOOKED chunks: it may be empty without
-    being the last. Bytes are counted as in `read_pages`.
+    being the last. Bytes are counted as in `read_pages`. Chunks of blocked sources are
+    empty, unless they are read `as_stored`.
     """
     if within.from_position > within.to_position:
         return (), 0
@@ -123,7 +130,8 @@ async def read_wanted(
     statement = _FITTING.format(rows=rows, conditions=within.conditions() or "true")
     fitting = [row[0] for row in await _planned(tx, statement, {**values, "high": last})]
     values["positions"] = fitting[:limit]
-    chunks = [logged_of(row) for row in await _planned(tx, _WALK_POSITIONS, values)]
+    of = stored_of if as_stored else logged_of
+    chunks = [of(row) for row in await _planned(tx, _WALK_POSITIONS, values)]
     if len(chunks) < len(fitting):
         return chunks, fitting[len(chunks)]
     return chunks, last + 1 if last < within.to_position else 0

@@ -17,7 +17,7 @@ from service.domain.values.json_values import restore
 from service.domain.values.paths import Path, PathError
 from storage.engine.database import Row, Transaction, first
 from storage.engine.text_search import length_of
-from storage.log.chunks import CHUNK_COLUMNS, logged_of
+from storage.log.chunks import CHUNK_COLUMNS, stored_of
 from storage.search import posting_lists
 from storage.search.chunk_index import BATCH_END, WORDS_BYTES, WORDS_CHUNKS, batch_words
 from storage.search.chunk_text import AS_TEXT
@@ -87,7 +87,7 @@ async def chunks(
     """Yields every chunk after a position, with its digest."""
     values = {"session": session_key, "position": after, "limit": PAGE_CHUNKS}
     async for row in _rows(tx, _CHUNKS, values, "position"):
-        yield logged_of(row[1:]), bytes(row.digest)
+        yield stored_of(row[1:]), bytes(row.digest)
 
 
 async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:

@@ -253,9 +253,12 @@ class NewVector:
 async def read_to_embed(
     tx: Transaction, session_key: UUID, after_position: int, *, chunks: int, max_bytes: int
 ) -> Sequence[LoggedChunk]:
-    """Returns the next chunks, at most so many and with so much content, and at least one."""
+    """Returns the next chunks, at most so many and with so much content, and at least one.
+
+    Those of blocked sources, too: they are found once their source is not blocked any more.
+    """
     ranges = ((after_position, after_position + chunks),)
-    found = await read_ranges(tx, session_key, ranges, max_bytes)
+    found = await read_ranges(tx, session_key, ranges, max_bytes, as_stored=True)
     return found.get(after_position, ())
 
 

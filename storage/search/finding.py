@@ -11,7 +11,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from storage.engine.database import Transaction, first
-from storage.log.chunks import CHUNK_COLUMNS, logged_of
+from storage.log.chunks import CHUNK_COLUMNS, FOUND_COLUMNS, logged_of
 from storage.log.pages import CHUNK_BYTES
 from storage.log.ranges import OF_THREADS, Range, of_threads
 
@@ -86,7 +86,7 @@ async def with_positions(tx: Transaction, session_key: UUID, within: Range) -> R
 
 # Each by its key, whatever length the planner expects: only the index of the key has the order.
 _CHUNKS = f"""
-SELECT {CHUNK_COLUMNS} FROM (
+SELECT {FOUND_COLUMNS} FROM (
     SELECT wanted.position, wanted.rank,
         sum(c.bytes) OVER (PARTITION BY c.bytes > %(large)s ORDER BY wanted.rank) AS total
     FROM unnest(%(positions)s::bigint[]) WITH ORDINALITY AS wanted (position, rank), LATERAL (

@@ -1,4 +1,4 @@
-"""Tables of keys and of the audit log."""
+"""Tables of keys, of the audit log and of the trust in sources."""
 
 from sqlalchemy import (
     BigInteger,
@@ -11,6 +11,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -78,4 +79,27 @@ audit_head = Table(
     Column("digest", LargeBinary, nullable=False),
     PrimaryKeyConstraint("tenant_id", name="audit_head_pkey"),
     _of_tenant("audit_head_tenant_fkey"),
+)
+
+
+source_trust = Table(
+    "source_trust",
+    metadata,
+    # The session's key; of a rule for all sessions of the tenant, the tenant's id.
+    *ids("session_key", "tenant_id"),
+    # A source, or the beginning of sources with an asterisk after it; '' for chunks without one.
+    Column("source", Text, nullable=False),
+    # One of Trust in service/domain/access/trust.py.
+    Column("trust", Text, nullable=False),
+    # Its level before it was quarantined; NULL: it is not.
+    Column("trust_before", Text),
+    created(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("session_key", "source", name="source_trust_pkey"),
+    CheckConstraint("trust IN ('trusted', 'unverified', 'blocked')", name="source_trust_level"),
+    CheckConstraint(
+        "trust_before IS NULL OR (trust = 'blocked'"
+        " AND trust_before IN ('trusted', 'unverified', 'blocked'))",
+        name="source_trust_before",
+    ),
 )

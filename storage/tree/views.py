@@ -14,7 +14,7 @@ from uuid import UUID
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from storage.engine.database import Transaction
 from storage.engine.listing import ALL_BYTES
-from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, CONTENT_COLUMNS, logged_of
+from storage.log.chunks import CONTENT_BYTES, CONTENT_COLUMNS, FOUND_COLUMNS, logged_of
 
 #: The revision of a query for the tree as it is now.
 _NEWEST = 2**63 - 1
@@ -209,7 +209,7 @@ WITH RECURSIVE walk AS (
     WHERE walk.position < %(last)s
         AND walk.before + walk.bytes < %(bytes)s
 )
-SELECT {CHUNK_COLUMNS} FROM walk AS c ORDER BY c.position
+SELECT {FOUND_COLUMNS} FROM walk AS c ORDER BY c.position
 """  # noqa: S608 - all of it is ours
 
 

@@ -4,9 +4,11 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+from service.domain.access.trust import Trust
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -147,3 +149,18 @@ class LoggedChunk:
     producer_sequence: int
     #: When it was committed (the database's clock).
     created_at: datetime
+    #: How much its source was trusted when it was read.
+    trust: Trust = Trust.TRUSTED
+
+    def for_readers(self) -> "LoggedChunk":
+        """Returns it as steps, searches and answers read it: empty when its source is blocked."""
+        return replace(self, chunk=_WITHHELD) if self.trust is Trust.BLOCKED else self
+
+    @property
+    def is_read(self) -> bool:
+        """Returns whether there is something for a step to read in it."""
+        return not self.chunk.is_empty()
+
+
+#: What is read of a chunk that is withheld: nothing.
+_WITHHELD = Chunk(kind=ChunkKind.TEXT)

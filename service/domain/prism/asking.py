@@ -135,7 +135,6 @@ def revise(
     as it fits; a change of what is not shown even then is rejected. Where that gives nothing of
     use, the first reply counts. Raises NoUse.
     """
-    texts = [logged.chunk.as_text() for logged in chunks]
     is_focused = focus_tokens is not None
     task = prompts.revise_task(spec, rules, is_focused=is_focused)
     ask = ModelRequest(
@@ -145,7 +144,9 @@ def revise(
             Segment(kind=SegmentKind.TASK, text=task),
             *memory.segments(),
             Segment(
-                kind=SegmentKind.CHUNK, text=prompts.text_segment(texts, marker_key), reusable=False
+                kind=SegmentKind.CHUNK,
+                text=prompts.text_segment(chunks, marker_key),
+                reusable=False,
             ),
         ),
         max_output_tokens=output_tokens,
@@ -161,7 +162,7 @@ def revise(
 
     if focus_tokens is None:
         return (yield from revised(ask))
-    text = "\n".join(texts)
+    text = "\n".join(logged.chunk.as_text() for logged in chunks)
     view = focused(memory, text, focus_tokens)
     made = yield from revised(_showing(ask, view), view)
     if made.unseen:

@@ -269,10 +269,14 @@ def read_group(chunks: Sequence[SizedChunk], max_tokens: int) -> tuple[Sequence[
 def parts(
     group: Sequence[SizedChunk], max_tokens: int, count: Callable[[str], int]
 ) -> Sequence[Sequence[LoggedChunk]]:
-    """Returns what each model call of a step reads: the group, or one large chunk in pieces."""
-    first = group[0]
-    if len(group) > 1 or first.tokens <= max_tokens:
-        return [[one.logged for one in group]]
+    """Returns what each model call of a step reads: the group, or one large chunk in pieces.
+
+    Leaves out what is withheld; something is not.
+    """
+    read = [one for one in group if one.logged.is_read]
+    first = read[0]
+    if len(read) > 1 or first.tokens <= max_tokens:
+        return [[one.logged for one in read]]
     return [[piece] for piece in pieces(first.logged, max_tokens, count)]
 
 

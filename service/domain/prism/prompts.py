@@ -8,6 +8,7 @@ they come only after the last part that is worth caching.
 
 from collections.abc import Iterable, Sequence
 
+from service.domain.log.chunks import LoggedChunk
 from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.instructions import (
     ENTRIES,
@@ -15,7 +16,7 @@ from service.domain.prism.instructions import (
     revise_instructions,
 )
 from service.domain.prism.spec import PrismSpec
-from service.domain.prompting.marking import marked
+from service.domain.prompting.marking import marked, trust_note
 from service.domain.prompting.no_answers import NO_ANSWER
 from service.domain.values.json_values import Json, canonical
 from service.domain.values.paths import Path
@@ -158,9 +159,10 @@ def size_segment(tokens: int, budget_tokens: int, *, is_part: bool = False) -> s
     return f"[SIZE]\n{budget}\n"
 
 
-def text_segment(texts: Sequence[str], key: bytes) -> str:
+def text_segment(chunks: Sequence[LoggedChunk], key: bytes) -> str:
     """Returns the chunks of a step, and where the reply begins."""
-    return "[TEXT]\n" + "".join(marked(text, key) for text in texts)
+    shown = "".join(marked(one.chunk.as_text(), key, one.trust) for one in chunks)
+    return f"{trust_note(one.trust for one in chunks)}[TEXT]\n{shown}"
 
 
 def query_segment(query: str, key: bytes) -> str:

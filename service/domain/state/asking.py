@@ -18,7 +18,7 @@ from service.domain.prompting import sections
 from service.domain.prompting.asking import SaidAnswer
 from service.domain.prompting.fitting import Count, TextTooLong, prompt_tokens
 from service.domain.prompting.flows import Flow, Segment, SegmentKind
-from service.domain.prompting.marking import marked
+from service.domain.prompting.marking import marked, trust_note
 from service.domain.prompting.sections import SourcesSection, header, loose_header
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
@@ -93,12 +93,15 @@ def answer(
     vectors = [one for one in context.state.stack if one.made is not VectorSource.TASK]
     if not (spec.task or vectors or context.recent):
         return AnswerDraft(text="", no_answer=NoAnswer.EMPTY)
+    note = trust_note(step.logged.trust for step in context.recent if step.logged.is_read)
     segments = (
         _task_segment(spec.task),
         *_vector_segments(vectors, marker_key),
         *_step_segments(context.recent, marker_key),
         Segment(
-            kind=SegmentKind.QUERY, text="[QUESTION]\n" + marked(query, marker_key), reusable=False
+            kind=SegmentKind.QUERY,
+            text=f"{note}[QUESTION]\n{marked(query, marker_key)}",
+            reusable=False,
         ),
     )
     tokens, room = prompt_tokens(segments, count), room_for(window_tokens)
@@ -148,7 +151,9 @@ def _step_segments(recent: Sequence[SizedStep], key: bytes) -> Iterator[Segment]
     """Yields one for each step, so that the prompts of a context that grows begin alike."""
     title = "[STEPS]\n"
     for step in recent:
-        text = f"{title}Step {step.position}:\n{marked(step.text, key)}"
+        if not step.logged.is_read:
+            continue
+        text = f"{title}Step {step.position}:\n{marked(step.text, key, step.logged.trust)}"
         yield Segment(kind=SegmentKind.CHUNK, text=text)
         title = ""
 

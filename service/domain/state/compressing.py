@@ -18,6 +18,7 @@ from service.domain.prompting.cutting import Cutter, cut_back, shortened
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import MARGIN_TOKENS, PromptTerms, prompt_tokens
 from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelRequest, Purpose, Segment
+from service.domain.prompting.marking import trust_note
 from service.domain.prompting.replies import prose
 from service.domain.state import prompts
 from service.domain.state.packing import Item, Packer
@@ -90,7 +91,14 @@ def compress_steps(
     Raises NoUse, NoRoom.
     """
 
-    items = [Item(label=f"Step {step.position}", text=step.text) for step in steps]
+    items = [
+        Item(label=f"Step {step.position}", text=step.text, trust=step.logged.trust)
+        for step in steps
+        if step.logged.is_read
+    ]
+    if steps and not items:
+        # All of them are withheld: what is kept so far stands for them as well.
+        return stand_in(current, (), spec=spec, count=terms["count"])
     compressor = _Compressor(
         wording=prompts.STEPS_WORDING,
         heading=lambda base: "TASK" if base == spec.task else "STATE",
@@ -168,7 +176,8 @@ class _Compressor:
         made: Compression | None = None
         replies = 0
         while packer:
-            part = packer.take(self._free(self._segments(base, [])))
+            note = self.count(trust_note(packer.levels))
+            part = packer.take(self._free(self._segments(base, [])) - note)
             if not part:
                 raise self._no_room(base, packer.next_label)
             made = yield from self._vector(base, part)
@@ -254,7 +263,8 @@ class _Compressor:
     def _segments(self, base: str, part: Sequence[Item]) -> tuple[Segment, ...]:
         key = self.marker_key
         task = prompts.task_segment(self.wording, self.spec, key)
-        chunk = prompts.chunk_segment(self.wording, [item.shown(key) for item in part])
+        note = trust_note(item.trust for item in part)
+        chunk = prompts.chunk_segment(self.wording, [item.shown(key) for item in part], note)
         if not base.strip():
             return (task, chunk)
         return (task, prompts.base_segment(self.heading(base), base, key), chunk)

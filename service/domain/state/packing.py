@@ -5,9 +5,10 @@ are the texts.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.cutting import LOOK_AHEAD, Cutter
 from service.domain.prompting.fitting import prompt_tokens
 from service.domain.prompting.flows import Segment, SegmentKind
@@ -26,11 +27,12 @@ class Item:
     text: str
     #: Whether its beginning is in the part before.
     continued: bool = False
+    trust: Trust = Trust.TRUSTED
 
     def shown(self, key: bytes) -> str:
         """Returns it as a prompt shows it."""
         label = f"{self.label}, continued" if self.continued else self.label
-        return shown_text(label, self.text, key)
+        return shown_text(label, self.text, key, self.trust)
 
 
 class Packer:
@@ -44,6 +46,11 @@ class Packer:
     def __bool__(self) -> bool:
         """Returns whether something is left."""
         return bool(self._left)
+
+    @property
+    def levels(self) -> Iterable[Trust]:
+        """How much the items are trusted that are left."""
+        return (item.trust for item in self._left)
 
     @property
     def next_label(self) -> str:

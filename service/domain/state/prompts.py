@@ -6,6 +6,7 @@ A change of wording is a new version; every call records the one it used.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.flows import Segment, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.state.spec import StateSpec
@@ -110,14 +111,16 @@ def base_segment(heading: str, text: str, key: bytes) -> Segment:
     return Segment(kind=SegmentKind.BASE, text=f"[{heading}]\n{marked(text, key)}", reusable=False)
 
 
-def chunk_segment(wording: Wording, shown: Iterable[str]) -> Segment:
-    """Returns what is compressed into it, and where the reply begins."""
-    return Segment(kind=SegmentKind.CHUNK, text=wording.heading + "".join(shown), reusable=False)
+def chunk_segment(wording: Wording, shown: Iterable[str], note: str = "") -> Segment:
+    """Returns what is compressed into it after a note about it, and where the reply begins."""
+    return Segment(
+        kind=SegmentKind.CHUNK, text=f"{note}{wording.heading}{''.join(shown)}", reusable=False
+    )
 
 
-def shown_text(label: str, text: str, key: bytes) -> str:
+def shown_text(label: str, text: str, key: bytes, trust: Trust = Trust.TRUSTED) -> str:
     """Returns a step or a piece of one, or a vector, as a prompt shows it."""
-    return f"{label}:\n{marked(text, key)}"
+    return f"{label}:\n{marked(text, key, trust)}"
 
 
 def too_long_segment(reply: str, tokens: int, max_tokens: int, times: int, key: bytes) -> Segment:

@@ -78,8 +78,9 @@ def as_text(context: WorkingContext) -> str:
     Another step only makes it longer at its end, until the next compression.
     """
     parts = _vectors(context)
-    if context.recent:
-        parts += (_RECENT, *(step.text for step in context.recent))
+    recent = [step.text for step in context.recent if step.logged.is_read]
+    if recent:
+        parts += (_RECENT, *recent)
     return _BREAK.join(parts)
 
 
@@ -93,7 +94,8 @@ def as_messages(context: WorkingContext) -> Sequence[Message]:
     if vectors:
         messages.append(Message(role="system", content=_BREAK.join(vectors)))
     for step in context.recent:
-        messages += _said(step.logged.chunk)
+        if step.logged.is_read:
+            messages += _said(step.logged.chunk)
     return messages
 
 
@@ -109,7 +111,11 @@ def as_value(context: WorkingContext) -> Json:
         }
         for vector in context.state.stack
     ]
-    recent: list[Json] = [{"position": step.position, "text": step.text} for step in context.recent]
+    recent: list[Json] = [
+        {"position": step.position, "text": step.text}
+        for step in context.recent
+        if step.logged.is_read
+    ]
     return {"vectors": vectors, "recent": recent}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 
@@ -25,6 +26,7 @@ class SegmentPiece:
     text: str
     #: A message, a step or a chunk with a heading, which is kept whole where it fits.
     whole: bool
+    trust: Trust = Trust.TRUSTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

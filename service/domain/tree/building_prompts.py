@@ -5,7 +5,8 @@ A change of wording is a new version; every call records the one it used.
 
 from collections.abc import Sequence
 
-from service.domain.prompting.marking import marked
+from service.domain.access.trust import Trust
+from service.domain.prompting.marking import marked, trust_note
 
 SUMMARIZE = "tree.summarize/2"
 COMPRESS = "tree.compress/2"
@@ -68,9 +69,9 @@ def compress_task(max_tokens: int) -> str:
     return _COMPRESS_INSTRUCTIONS + _length(max_tokens)
 
 
-def text_segment(text: str, key: bytes) -> str:
+def text_segment(text: str, key: bytes, trust: Trust = Trust.TRUSTED) -> str:
     """Returns the text, and where the reply begins."""
-    return "[TEXT]\n" + marked(text, key)
+    return f"{trust_note((trust,))}[TEXT]\n{marked(text, key, trust)}"
 
 
 def summaries_segment(summaries: Sequence[str], key: bytes) -> str:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from service.domain.access.trust import Trust, least_trust
 from service.domain.log.chunks import ChunkKind, LoggedChunk
 from service.domain.prompting.cutting import LOOK_AHEAD, Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
@@ -36,6 +37,8 @@ class Cut:
     text: str
     #: Tokens of the text, by `estimate_tokens`.
     tokens: int
+    #: The least trusted level of what is in it.
+    trust: Trust = Trust.TRUSTED
 
 
 def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
@@ -45,6 +48,7 @@ def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
         offset=offset,
         text=logged.chunk.as_text()[offset:],
         whole=logged.chunk.kind is not ChunkKind.TEXT or logged.chunk.has_heading(),
+        trust=logged.trust if logged.is_read else Trust.TRUSTED,
     )
 
 
@@ -129,6 +133,12 @@ class Segmenter:
             offset = TextOffset(begun.position, begun.offset + end.characters)
         self._size -= sum(len(piece.text.encode()) for piece in taken)
         text = joined(taken)
-        cut = Cut(start=self._start, end=offset, text=text, tokens=estimate_tokens(text))
+        cut = Cut(
+            start=self._start,
+            end=offset,
+            text=text,
+            tokens=estimate_tokens(text),
+            trust=least_trust(piece.trust for piece in taken),
+        )
         self._start = offset
         return cut

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.asking import FAULTS, Unusable, free_tokens, usable_or_cut
 from service.domain.prompting.cutting import cut_back, shortened
 from service.domain.prompting.ends import End
@@ -30,13 +31,19 @@ class Summary:
 
 
 def summarize(
-    text: str, *, spec: TreeSpec, marker_key: bytes, window_tokens: int, count: Count
+    text: str,
+    *,
+    spec: TreeSpec,
+    marker_key: bytes,
+    window_tokens: int,
+    count: Count,
+    trust: Trust = Trust.TRUSTED,
 ) -> Flow[Summary]:
     """Summarizes a segment; `window_tokens` and `count` are the model's. Raises NoUse."""
     if not text.strip():
         return Summary(text="", made=SummarySource.JOINED, tokens=0)
     task = prompts.summarize_task(spec.summary_tokens)
-    segment = prompts.text_segment(text, marker_key)
+    segment = prompts.text_segment(text, marker_key, trust)
     ask = _ask(prompts.SUMMARIZE, task, segment, spec)
     return (yield from _asked(ask, spec.summary_tokens, window_tokens, count))
 

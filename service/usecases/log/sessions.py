@@ -129,7 +129,9 @@ async def read_chunks(
         within = wanted.range(stored.head)
         within = replace(within, from_position=max(within.from_position, from_position))
         if within.conditions():
-            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+            found, following = await log_pages.read_wanted(
+                tx, key, within, limit, max_bytes, as_stored=True
+            )
         else:
             after = within.from_position - 1
             upto = min(after + limit, within.to_position)

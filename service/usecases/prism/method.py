@@ -121,6 +121,8 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
         if not work.pending:
             return await self._idle(work)
         group, full = next_group(work)
+        if not any(one.logged.is_read for one in group):
+            return _passed(work, group)
         if not full:
             wait = await self._linger(work, group)
             if wait is not None:
@@ -318,6 +320,19 @@ def _fold(work: PrismWork, group: Sequence[SizedChunk] = ()) -> MemoryChange[Pri
         value=memory.value_json if memory.value_json != work.memory.value_json else None,
         base=memory.base_json,
         fold_state=counted.to_json() if work.is_adaptive else None,
+    )
+
+
+def _passed(work: PrismWork, group: Sequence[SizedChunk]) -> MemoryChange[PrismWork]:
+    """Returns the step over chunks of which none is read: it changes nothing."""
+    return _change(
+        work,
+        work.memory,
+        name="commit.step",
+        may_idle=len(group) == len(work.pending),
+        kind="step",
+        to_position=group[-1].position,
+        fold_state=work.counted(prompted=False),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from service.domain.access.trust import Trust
 from service.domain.operations.verifying.tree import TreeCheck
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.search.entries import WrittenEntry
@@ -68,6 +69,10 @@ class TreeUseCases(KindUseCases):
             yield one
 
 
+class _Withheld(Exception):
+    """A source within a leaf is blocked."""
+
+
 async def _text_under(
     tx: Transaction, key: tuple[UUID, UUID], leaf: Node
 ) -> tuple[int | None, bool]:
@@ -75,7 +80,11 @@ async def _text_under(
 
     None when the log has no such places.
     """
-    text = await _text(tx, key[0], leaf.start, leaf.end)
+    try:
+        text = await _text(tx, key[0], leaf.start, leaf.end)
+    except _Withheld:
+        # It was made from what was not withheld then, which is not stored.
+        return leaf.text_tokens, True
     if text is None:
         return None, False
     same = await verifying.has_words(tx, *key, leaf.number, trees.indexed(text))
@@ -91,6 +100,8 @@ async def _text(
     while after < end.last_position:
         limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
         page = await chunks.read(tx, session_key, after, limit)
+        if any(one.trust is Trust.BLOCKED for one in page):
+            raise _Withheld
         for logged in page:
             whole = piece_of(logged)
             upto = end.offset if logged.position == end.position else len(whole.text)

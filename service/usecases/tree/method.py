@@ -140,7 +140,7 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
     def _flow(self, work: TreeWork, planned: Planned) -> Flow[Summary]:
         terms = work.facts.terms(self._tools.marker_key)
         if planned.cut is not None:
-            return summarize(planned.cut.text, spec=work.spec, **terms)
+            return summarize(planned.cut.text, spec=work.spec, trust=planned.cut.trust, **terms)
         summaries = [child.summary for child in work.plan.children(planned)]
         return compress(summaries, spec=work.spec, **terms)
 

@@ -76,7 +76,7 @@ class LogRange:
     ) -> AsyncIterator[Sequence[tuple[int, str]]]:
         """Yields the same as positions and texts."""
         async for page in self.pages(after, up_to):
-            yield [(one.position, one.chunk.as_text()) for one in page]
+            yield [(one.position, one.chunk.as_text()) for one in page if one.is_read]
 
 
 def log_of(database: Database, tenant_id: UUID, asked: StoredAnswer) -> LogRange:

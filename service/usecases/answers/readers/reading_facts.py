@@ -77,13 +77,15 @@ async def _whole_tokens(
     """Returns the tokens of the whole log in a prompt with its reply; None: they are too many."""
     window = min(facts.window_tokens, known.kit.config.auto_whole_tokens)
     bounded = ModelFacts(window_tokens=window, count=facts.count)
-    chunks = await read_log(tx, asked, bounded)
-    if chunks is None:
+    read = await read_log(tx, asked, bounded)
+    if read is None:
         return None
+    chunks, unverified = read
     return await beside(
         whole.needed_tokens,
         chunks,
         asked.worded,
+        unverified=unverified,
         **bounded.terms(known.kit.marker_key),
     )
 

@@ -1,14 +1,16 @@
 """The whole reader: answers from all of a log in one prompt."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from service.domain.access.trust import Trust
 from service.domain.answers import whole
 from service.domain.answers.citations import best_excerpt, best_position
 from service.domain.answers.drafting import AnswerDraft, room_for
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote
+from service.domain.log.chunks import LoggedChunk
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
@@ -49,11 +51,14 @@ class WholeReader:
         model = asked.wanted_model or self._kit.config.model
         facts = self._kit.facts(model)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
-            chunks = await read_log(tx, asked, facts)
-        if chunks is None:
+            read = await read_log(tx, asked, facts)
+        if read is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
             raise whole.too_long(f"more than {most} bytes", room_for(facts.window_tokens))
-        flow = whole.answer(chunks, asked.worded, **facts.terms(self._kit.marker_key))
+        chunks, unverified = read
+        flow = whole.answer(
+            chunks, asked.worded, unverified=unverified, **facts.terms(self._kit.marker_key)
+        )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:
@@ -64,9 +69,12 @@ class WholeReader:
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
-async def read_log(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> Chunks | None:
+async def read_log(
+    tx: Transaction, asked: StoredAnswer, facts: ModelFacts
+) -> tuple[Chunks, Collection[int]] | None:
     """Returns position and text of the chunks of a log that a question reads.
 
+    Besides, the positions of those that are not verified. Leaves out what is withheld.
     None when they have so many bytes that no prompt has room for them; then few of them are read.
     """
     most = facts.window_tokens * BYTES_PER_TOKEN
@@ -76,22 +84,28 @@ async def read_log(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> C
     found = (await log.read_ranges(tx, session_key, [(0, upto)], most)).get(0, ())
     if len(found) < upto:
         return None
-    return [(one.position, one.chunk.as_text()) for one in found]
+    return _texts(found)
+
+
+def _texts(found: Iterable[LoggedChunk]) -> tuple[Chunks, Collection[int]]:
+    read = [one for one in found if one.is_read]
+    unverified = {one.position for one in read if one.trust is not Trust.TRUSTED}
+    return [(one.position, one.chunk.as_text()) for one in read], unverified
 
 
 async def _read_wanted(
     tx: Transaction, session_key: UUID, within: Range, most: int
-) -> Chunks | None:
-    chunks: list[tuple[int, str]] = []
+) -> tuple[Chunks, Collection[int]] | None:
+    chunks: list[LoggedChunk] = []
     following = within.from_position
     while following:
         within = replace(within, from_position=following)
         page, following = await pages.read_wanted(tx, session_key, within, PAGE_CHUNKS, most)
-        chunks += ((one.position, one.chunk.as_text()) for one in page)
+        chunks += page
         most -= sum(one.chunk.content_bytes() for one in page)
         if most < 0 or (most == 0 and following):
             return None
-    return chunks
+    return _texts(chunks)
 
 
 def _end(draft: Draft, upto: int) -> Event:
