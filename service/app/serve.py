@@ -11,6 +11,7 @@ from service import telemetry
 from service.app.dispatching import process
 from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
+from service.app.journals import open_journal
 from service.app.kinds import costs_of, default_memories, memories_of, use_cases
 from service.domain.values.memory_specs import DefaultMemory
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
@@ -75,6 +76,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         process(config, "serve") as (database, keys, signals, dispatcher),
         AsyncExitStack() as stack,
     ):
+        # Before anything is served that a restored database should not have.
+        journal = await open_journal(config, database, keys)
         wake_ups = WakeUps(dispatcher.wake_up, dispatcher.want)
         watcher = ProgressWatcher(
             database,
@@ -93,7 +96,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             lambda spec: facts(spec.model or config.model),
         )
-        deleter = Deleter(database, wake_ups)
+        deleter = Deleter(database, wake_ups, journal)
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
         models = AllowedModels(config)
@@ -157,7 +160,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
-        jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
+        jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run, journal.run]
         if telemetry.exports():
             gauges = DeploymentGauges(database, dead_after_seconds=config.dead_after_seconds)
             jobs.append(gauges.run)

@@ -9,6 +9,7 @@ from typing import Any
 from service.app.dispatching import process
 from service.app.foundation import health
 from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
+from service.app.journals import open_journal
 from service.app.kinds import KINDS, use_cases
 from service.app.method_registry import MethodRegistry, engines_of
 from service.app.worker import Worker
@@ -49,6 +50,8 @@ async def work(
         process(config, "work") as (database, keys, signals, dispatcher),
         AsyncExitStack() as stack,
     ):
+        # Before anything is read that a restored database should not have.
+        await open_journal(config, database, keys)
         prices = Prices(config)
         metrics_listen = listening.next_address(config.metrics_listen)
         remote = remote_executor(config, stack, spawned, metrics_listen=metrics_listen)

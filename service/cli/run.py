@@ -132,6 +132,7 @@ def up(
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
             show(listening.access_line(config))
             show(_models_line(config))
+            show(f"Erasures are journalled in {stack.journal}: keep a copy apart from backups")
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)
             say("stopping")
@@ -256,8 +257,10 @@ def restore(
     """Prepare a database that was restored from a backup, before anything runs on it.
 
     What was written after the backup is lost, but clients may still have tokens for it.
-    Every session gets a new incarnation, so that all earlier tokens are refused. A promoted
-    standby or an upgraded server that lost no commit does not need this.
+    Every session gets a new incarnation, so that all earlier tokens are refused. What was
+    erased after the backup is erased again, from the erasure journal
+    (PALIMPSEST_ERASURE_JOURNAL). A promoted standby or an upgraded server that lost no commit
+    does not need this.
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL, as `migrate` does.
     """
     from storage.engine.errors import StorageError, translated
@@ -272,6 +275,39 @@ def restore(
         raise CommandError(f"cannot begin another history: {error}") from error
     many = "1 session begins" if renewed == 1 else f"{renewed} sessions begin"
     show(f"{many} another history; tokens from before are refused")
+    if config.erasure_journal is None:
+        show("no erasure journal (PALIMPSEST_ERASURE_JOURNAL): what was erased later is back")
+        return
+    repeated = asyncio.run(_repeat_erasures(config, url))
+    if repeated is None:
+        show("run `palimpsest migrate`: `serve` repeats missed erasures before it serves")
+    else:
+        many = "1 missed erasure is" if repeated == 1 else f"{repeated} missed erasures are"
+        show(f"{many} repeated, by {config.erasure_journal}")
+
+
+async def _repeat_erasures(config: Config, url: str) -> int | None:
+    """Repeats what the database has missed; returns how many targets were there.
+
+    None for a database of a release before this one.
+    """
+    import migrations
+    from service.app.foundation import CannotStart
+    from service.app.journals import compare, journal_of
+    from storage.engine import database_state
+    from storage.engine.database import Database
+    from storage.engine.errors import StorageError
+
+    database = Database.connect(url, pool_size=2, name="palimpsest-restored")
+    try:
+        found = await database_state.read(database)
+        if found.keys is None or found.migration in migrations.known() - {migrations.newest()}:
+            return None
+        return (await compare(journal_of(config, database, found.keys), config)).repeated
+    except (CannotStart, StorageError) as error:
+        raise CommandError(f"cannot repeat erasures: {error}") from error
+    finally:
+        await database.close()
 
 
 def _search_lines(support: "Support") -> Iterator[str]:

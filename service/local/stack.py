@@ -31,6 +31,8 @@ RESTART_SECONDS = (0.5, 30.0)
 SERVER_SECONDS = 1.0
 #: How often the sizes of logs are checked.
 LOG_SECONDS = 5.0
+#: The erasure journal in the data folder, beside the database.
+JOURNAL = "erasures.journal"
 #: After this long without dying a process counts as healthy again.
 HEALTHY_SECONDS = 60.0
 
@@ -185,6 +187,11 @@ class Stack:
         """HOST:PORT of the API."""
         return self._api.ready_line.removeprefix("listening on ")
 
+    @property
+    def journal(self) -> Path:
+        """The erasure journal of the deployment."""
+        return self._config.erasure_journal or self.data_dir / JOURNAL
+
     def start(self) -> None:
         """Starts everything and waits until it is ready. Raises ServerError."""
         try:
@@ -212,6 +219,7 @@ class Stack:
         self.database_url = self._database_url()
         self.redis_url = self._redis_url()
         self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}
+        self._environment["PALIMPSEST_ERASURE_JOURNAL"] = str(self.journal.absolute())
         # Processes read configured URLs themselves: they may be in a file for a reason.
         if self._postgres is not None:
             self._environment["PALIMPSEST_DATABASE_URL"] = self.database_url

@@ -219,6 +219,10 @@ class Config(BaseModel):
     data_dir: Path = Field(default_factory=_default_data_dir)
     #: Where processes of this user answer `palimpsest health`, each at a socket of its own.
     run_dir: Path = Field(default_factory=default_run_dir)
+    #: The erasure journal: a file outside the database, and outside its backups, by which a
+    #: restored database repeats the erasures that it has missed. All servers and workers use the
+    #: same one. `up` keeps it in its data folder; other processes keep none unless it is set.
+    erasure_journal: Path | None = None
     #: HOST:PORT of /metrics, /livez and /readyz over HTTP; unset: none. The executor of a worker
     #: has the next port. Clients that reach it can read figures, but no names.
     metrics_listen: Annotated[str | None, AfterValidator(_checked_metrics_listen)] = None

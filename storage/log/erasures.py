@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from service.domain.log.erasures import (
     ErasureKind,
     ErasureRequest,
 )
+from service.domain.log.journal_lines import JournalEntry
 from storage.engine.database import Transaction, first
 
 _RECORD = """
@@ -169,3 +170,81 @@ async def find(tx: Transaction, erasure_id: UUID) -> Erasure | None:
     """Returns an erasure of the tenant; None when there is none."""
     row = first(await tx.fetch(_ONE, {"tenant": tx.tenant_id, "erasure": erasure_id}))
     return None if row is None else _erasure(row)
+
+
+_TO_JOURNAL = """
+SELECT tenant_id, erasure_id, kind, target_session, target_item, detail, principal, requested_at
+FROM erasure
+WHERE tenant_id = %(tenant)s AND (%(anew)s OR journalled_at IS NULL)
+    AND (%(after_id)s::uuid IS NULL
+        OR (requested_at, erasure_id) > (%(after_at)s::timestamptz, %(after_id)s::uuid))
+ORDER BY requested_at, erasure_id LIMIT %(limit)s FOR UPDATE
+"""
+_MARK = """
+UPDATE erasure SET journalled_at = now()
+WHERE tenant_id = %(tenant)s AND erasure_id = ANY(%(erasures)s::uuid[])
+"""
+
+
+async def to_journal(
+    tx: Transaction, after: tuple[datetime, UUID] | None, limit: int, *, anew: bool
+) -> Sequence[JournalEntry]:
+    """Returns erasures of the tenant that the journal lacks, or all, and locks them."""
+    at, id = after or (None, None)
+    values = {"tenant": tx.tenant_id, "anew": anew, "limit": limit, "after_at": at, "after_id": id}
+    rows = [row._asdict() for row in await tx.fetch(_TO_JOURNAL, values)]
+    return [JournalEntry(kind=ErasureKind(row.pop("kind")), **row) for row in rows]
+
+
+async def mark_journalled(tx: Transaction, erasure_ids: Sequence[UUID]) -> None:
+    """Stores that the journal has erasures of the tenant on disk."""
+    await tx.execute(_MARK, {"tenant": tx.tenant_id, "erasures": list(erasure_ids)}, prepare=None)
+
+
+async def record_absent(tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> None:
+    """Records a repeated erasure that found nothing to remove."""
+    await record(
+        tx,
+        entry.kind,
+        request,
+        session=entry.target_session,
+        item=entry.target_item,
+        detail=entry.detail,
+    )
+    done = "UPDATE erasure SET completed_at = now() WHERE tenant_id = %s AND erasure_id = %s"
+    await tx.execute(done, (tx.tenant_id, entry.erasure_id), prepare=None)
+
+
+_KNOWN = """
+SELECT e.tenant_id, e.erasure_id FROM erasure e
+JOIN unnest(%(tenants)s::uuid[], %(erasures)s::uuid[]) AS t (tenant_id, erasure_id)
+    USING (tenant_id, erasure_id)
+"""
+_TENANTS = "SELECT tenant_id FROM tenant WHERE tenant_id = ANY(%(tenants)s::uuid[])"
+_TENANTS_TO_JOURNAL = """
+SELECT DISTINCT tenant_id FROM erasure WHERE %(anew)s OR journalled_at IS NULL
+"""
+_WAS_JOURNALLED = "SELECT EXISTS (SELECT FROM erasure WHERE journalled_at IS NOT NULL)"
+
+
+async def known(tx: Transaction, ids: Sequence[tuple[UUID, UUID]]) -> set[tuple[UUID, UUID]]:
+    """Returns which of these, each a tenant and an erasure, the database has. For a sweep."""
+    tenants, erasures = [list(column) for column in zip(*ids, strict=True)]
+    return {
+        tuple(row) for row in await tx.fetch(_KNOWN, {"tenants": tenants, "erasures": erasures})
+    }
+
+
+async def known_tenants(tx: Transaction, tenants: Collection[UUID]) -> set[UUID]:
+    """Returns which of these tenants the database has. For a sweep."""
+    return {row[0] for row in await tx.fetch(_TENANTS, {"tenants": list(tenants)})}
+
+
+async def tenants_to_journal(tx: Transaction, *, anew: bool) -> Sequence[UUID]:
+    """Returns the tenants with erasures that the journal lacks, or with any. For a sweep."""
+    return [row[0] for row in await tx.fetch(_TENANTS_TO_JOURNAL, {"anew": anew})]
+
+
+async def was_journalled(tx: Transaction) -> bool:
+    """Returns whether any erasure was written to a journal. For a sweep."""
+    return bool((await tx.fetch(_WAS_JOURNALLED))[0][0])

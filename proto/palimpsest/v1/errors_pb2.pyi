@@ -307,6 +307,17 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     It is refused by the id alone, whether or not there is such a session.
     metadata: {"session_prefix": "user:42"}.
     """
+    ERROR_REASON_ERASURE_NOT_FOUND: _ErrorReason.ValueType  # 130
+    """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
+    ERROR_REASON_ERASURE_NOT_COMPLETE: _ErrorReason.ValueType  # 131
+    """FAILED_PRECONDITION. The erasure has no receipt yet: rows are still being removed, or the
+    erasure journal does not have it on disk. Ask again later.
+    metadata: {"erasure": "…", "cause": "removing"}, or "journal".
+    """
+    ERROR_REASON_ERASURE_JOURNAL_UNAVAILABLE: _ErrorReason.ValueType  # 132
+    """UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
+    server tries again by itself. metadata: {}.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
@@ -604,6 +615,17 @@ ERROR_REASON_SESSION_NOT_ALLOWED: ErrorReason.ValueType  # 104
 prefix, and the request names another session, or none where it could be about all.
 It is refused by the id alone, whether or not there is such a session.
 metadata: {"session_prefix": "user:42"}.
+"""
+ERROR_REASON_ERASURE_NOT_FOUND: ErrorReason.ValueType  # 130
+"""NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
+ERROR_REASON_ERASURE_NOT_COMPLETE: ErrorReason.ValueType  # 131
+"""FAILED_PRECONDITION. The erasure has no receipt yet: rows are still being removed, or the
+erasure journal does not have it on disk. Ask again later.
+metadata: {"erasure": "…", "cause": "removing"}, or "journal".
+"""
+ERROR_REASON_ERASURE_JOURNAL_UNAVAILABLE: ErrorReason.ValueType  # 132
+"""UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
+server tries again by itself. metadata: {}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

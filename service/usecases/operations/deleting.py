@@ -8,7 +8,8 @@ import asyncio
 from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
-from service.domain.log.erasures import BY_SERVICE, ErasureRequest
+from service.domain.access.identity import LOCAL, current_principal
+from service.domain.log.erasures import ErasureRequest
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config
@@ -16,6 +17,7 @@ from service.usecases.answers.ask import answer_not_found, occasion
 from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.log import deleting
@@ -30,9 +32,12 @@ OWN_BATCHES = 2
 class Deleter:
     """Deletes what clients name, in one server process."""
 
-    def __init__(self, database: Database, wake_ups: WakeUps) -> None:
+    def __init__(
+        self, database: Database, wake_ups: WakeUps, journal: ErasureJournal | None = None
+    ) -> None:
         self._database = database
         self._wake_ups = wake_ups
+        self._journal = journal or ErasureJournal(database, None)
 
     async def delete_session(
         self,
@@ -40,10 +45,10 @@ class Deleter:
         session: str,
         *,
         allow_missing: bool,
-        request: ErasureRequest = BY_SERVICE,
+        reason: str = "",
     ) -> None:
         """Deletes a session. Raises NotFound unless `allow_missing`."""
-        key = session_key(tenant_id, session)
+        key, request = session_key(tenant_id, session), _request(reason)
 
         async def hide(tx: Transaction) -> bool:
             found = await deleting.delete_session(tx, key, request)
@@ -58,6 +63,7 @@ class Deleter:
 
         if await tried_again(self._database, tenant_id, hide, name="delete-session"):
             await self.remove(tenant_id, key, key)
+            await self._journal.keep(tenant_id)
 
     async def delete_memory(
         self,
@@ -66,10 +72,10 @@ class Deleter:
         name: str,
         *,
         allow_missing: bool,
-        request: ErasureRequest = BY_SERVICE,
+        reason: str = "",
     ) -> None:
         """Deletes a memory. Raises NotFound unless `allow_missing`."""
-        key = session_key(tenant_id, session)
+        key, request = session_key(tenant_id, session), _request(reason)
         identity = memory_id(key, name)
 
         async def hide(tx: Transaction) -> bool:
@@ -86,6 +92,7 @@ class Deleter:
 
         if await tried_again(self._database, tenant_id, hide, name="delete-memory"):
             await self.remove(tenant_id, key, identity)
+            await self._journal.keep(tenant_id)
 
     async def delete_answer(
         self, tenant_id: UUID, session: str, answer_id: UUID, *, allow_missing: bool
@@ -114,6 +121,10 @@ class Deleter:
                 kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=item_id
             )
             self._wake_ups.add([item])
+
+
+def _request(reason: str) -> ErasureRequest:
+    return ErasureRequest(principal=current_principal(LOCAL), reason=reason)
 
 
 async def _remove_some(database: Database, tenant_id: UUID, removal: Removal) -> Removal | None:

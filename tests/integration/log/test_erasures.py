@@ -1,17 +1,18 @@
 """What is deleted leaves a record: who asked, what went by table, and digests instead of text."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
 from service.domain.log.erasures import (
     DIGEST_BYTES,
     MAX_DIGESTS,
     Erasure,
     ErasureKind,
-    ErasureRequest,
     digest_of,
 )
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -74,8 +75,11 @@ async def test_a_session_leaves_a_record_that_counts_every_row(
     before = await counted(database)
     assert {"chunk", "revision", "memory", "call", "memory_entry"} <= set(before)
     monkeypatch.setattr(usecase, "BATCH_ROWS", batch)
-    asked = ErasureRequest(principal="key:abc", reason="the user asked")
-    await deleter(database).delete_session(DEFAULT_TENANT, "s", allow_missing=False, request=asked)
+    admin = replace(LOCAL_IDENTITY, principal="key:abc")
+    with acting_as(admin):
+        await deleter(database).delete_session(
+            DEFAULT_TENANT, "s", allow_missing=False, reason="the user asked"
+        )
     if batch == 1:
         (erasure,) = await listed(database)
         assert not erasure.is_complete

@@ -1,0 +1,170 @@
+"""A restored database repeats the erasures that it has missed, from the journal outside of it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from service.domain.log.erasures import Erasure
+from service.domain.log.journal_lines import JournalBroken, journal_key
+from service.domain.values.errors import NotFound, Unavailable
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import DEFAULT_TENANT
+from service.usecases.log import sessions
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.erasure_journal import ErasureJournal, JournalComparison
+from service.usecases.operations.journal_file import JournalFile
+from storage.engine.database import Database
+from storage.log import erasures
+from tests.integration.support.scripted import ITEM, Script, make, prism_method
+from tests.integration.support.writing import append_texts, drop_wake_ups
+from tests.support.harness import Servers, with_database
+
+KEY = journal_key(b"token")
+
+
+@dataclass
+class Deployment:
+    """A database with a journal, and copies of it as a backup restores them."""
+
+    servers: Servers
+    url: str
+    file: JournalFile
+    database: Database
+
+    def journal(self, database: Database | None = None) -> ErasureJournal:
+        return ErasureJournal(database or self.database, self.file)
+
+    async def delete(self, session: str, memory: str = "") -> None:
+        deleter = Deleter(self.database, WakeUps(drop_wake_ups), self.journal())
+        if memory:
+            await deleter.delete_memory(DEFAULT_TENANT, session, memory, allow_missing=False)
+        else:
+            await deleter.delete_session(DEFAULT_TENANT, session, allow_missing=False)
+
+    async def back_up(self) -> str:
+        """Returns the URL of a copy of the database as it is now."""
+        await self.database.close()
+        name = f"copy_{uuid4().hex}"
+        template = psycopg.conninfo.conninfo_to_dict(self.url)["dbname"]
+        with psycopg.connect(self.servers.postgres.superuser_url, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER palimpsest").format(
+                    sql.Identifier(name), sql.Identifier(str(template))
+                )
+            )
+        self.database = Database.connect(self.url, pool_size=2, name="test")
+        return with_database(self.url, name)
+
+
+@pytest.fixture
+async def deployment(servers: Servers, tmp_path: Path) -> AsyncIterator[Deployment]:
+    url = servers.new_database()
+    file = JournalFile(tmp_path / "erasures.journal", KEY)
+    database = Database.connect(url, pool_size=2, name="test")
+    found = Deployment(servers, url, file, database)
+    yield found
+    await found.database.close()
+
+
+async def names(database: Database) -> list[str]:
+    return [one.name for one in await sessions.list_after(database, DEFAULT_TENANT, "", 10)]
+
+
+async def recorded(database: Database) -> list[Erasure]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return list(await erasures.list_after(tx, None, 10))
+
+
+async def test_a_restored_database_repeats_what_it_has_missed(deployment: Deployment) -> None:
+    await make(deployment.database, ["a secret of a session that goes"])
+    await prism_method(deployment.database, Script()).drain(ITEM)
+    await sessions.create(deployment.database, DEFAULT_TENANT, "twin", language="english")
+    await append_texts(deployment.database, "twin", ["what stays"])
+    await sessions.create(deployment.database, DEFAULT_TENANT, "before", language="english")
+    await deployment.delete("before")
+    url = await deployment.back_up()
+    await sessions.create(deployment.database, DEFAULT_TENANT, "later", language="english")
+    await deployment.delete("s", "m")
+    await deployment.delete("s")
+    await deployment.delete("later")
+    assert len(list(deployment.file.read())) == 4
+    restored = Database.connect(url, pool_size=2, name="restored")
+    assert await names(restored) == ["s", "twin"], "the backup has it"
+    assert await deployment.journal(restored).compare() == JournalComparison(repeated=2)
+    assert await names(restored) == ["twin"]
+    with pytest.raises(NotFound):
+        await sessions.get(restored, DEFAULT_TENANT, "s")
+    old, new = await recorded(deployment.database), await recorded(restored)
+    assert [one.erasure_id for one in new] == [one.erasure_id for one in old]
+    assert [one.requested_at for one in new] == [one.requested_at for one in old]
+    assert [one.is_replayed for one in new] == [False, True, True, True]
+    assert new[-1].is_complete, "there was nothing to remove"
+    assert not new[1].is_complete, "workers remove the rows"
+    # A second start finds nothing to do, and the first database never had.
+    assert await deployment.journal(restored).compare() == JournalComparison()
+    assert await deployment.journal().compare() == JournalComparison()
+    await restored.close()
+
+
+async def test_without_a_journal_the_value_is_back(deployment: Deployment) -> None:
+    """The twin of the test above: the restore itself does not remove it."""
+    await make(deployment.database, ["a secret"])
+    url = await deployment.back_up()
+    await deployment.delete("s")
+    restored = Database.connect(url, pool_size=2, name="restored")
+    assert await ErasureJournal(restored, None).compare() == JournalComparison()
+    assert await names(restored) == ["s"]
+    await restored.close()
+
+
+async def test_a_journal_that_cannot_be_written_is_written_later(
+    deployment: Deployment,
+) -> None:
+    await make(deployment.database, ["a"])
+    path = deployment.file.path
+    path.mkdir()
+    with pytest.raises(Unavailable) as caught:
+        await deployment.delete("s")
+    assert caught.value.reason is Reason.ERASURE_JOURNAL_UNAVAILABLE
+    assert await names(deployment.database) == [], "it is deleted all the same"
+    assert (await recorded(deployment.database))[0].journalled_at is None
+    path.rmdir()
+    assert await deployment.journal().compare() == JournalComparison(appended=1)
+    assert (await recorded(deployment.database))[0].journalled_at is not None
+    assert len(list(deployment.file.read())) == 1
+
+
+async def test_a_journal_that_is_gone_is_refused_until_one_begins_anew(
+    deployment: Deployment,
+) -> None:
+    await make(deployment.database, ["a"])
+    await deployment.delete("s")
+    deployment.file.path.unlink()
+    with pytest.raises(JournalBroken, match="is missing"):
+        await deployment.journal().compare()
+    deployment.file.path.touch()
+    assert await deployment.journal().compare() == JournalComparison(appended=1)
+    assert len(list(deployment.file.read())) == 1
+
+
+async def test_a_journal_that_was_changed_is_refused(deployment: Deployment) -> None:
+    await make(deployment.database, ["a"])
+    await deployment.delete("s")
+    path = deployment.file.path
+    path.write_bytes(path.read_bytes().replace(b'"session"', b'"memory"', 1))
+    with pytest.raises(JournalBroken, match="line 1 was changed"):
+        await deployment.journal().compare()
+
+
+async def test_the_journal_holds_no_text(deployment: Deployment) -> None:
+    await make(deployment.database, ["a secret of a session that goes"])
+    await deployment.delete("s")
+    written = deployment.file.path.read_text()
+    assert "secret" not in written
+    assert '"s"' not in written, "nor the name"
