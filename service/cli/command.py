@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
@@ -27,7 +28,22 @@ DEFAULT_NAME = "default"
 Address = Annotated[
     str,
     typer.Option(
-        "--address", envvar="PALIMPSEST_ADDRESS", help="HOST:PORT of the service.", metavar="ADDR"
+        "--address",
+        envvar="PALIMPSEST_ADDRESS",
+        help="HOST:PORT of the service; by TLS grpcs://HOST:PORT.",
+        metavar="ADDR",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", help="A file with the key or token (or PALIMPSEST_TOKEN).", metavar="PATH"
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", help="PEM of trusted roots, for grpcs:// (PALIMPSEST_CA_FILE).", metavar="PATH"
     ),
 ]
 SessionName = Annotated[str, typer.Option("--session", "-s", help="The session.")]
@@ -101,13 +117,17 @@ _NAMES: Mapping[Any, tuple[str, ...]] = {
     palimpsest.Tree: ("session", "memory"),
     palimpsest.State: ("session", "memory"),
 }
-_OPTIONS: Mapping[str, tuple[Any, str]] = {
+_OPTIONS: Mapping[str, tuple[Any, Any]] = {
     "session": (SessionName, DEFAULT_NAME),
     "memory": (MemoryName, DEFAULT_NAME),
     "address": (Address, DEFAULT_ADDRESS),
+    "token_file": (TokenFile, None),
+    "ca_file": (CaFile, None),
 }
+#: Options of the connection.
+_CONNECTION = ("address", "token_file", "ca_file")
 #: Options that every command has last in its help.
-_LAST = ("session", "memory", "address", "as_json")
+_LAST = ("session", "memory", *_CONNECTION, "as_json")
 
 _Work = Callable[..., Coroutine[Any, Any, None]]
 #: Makes an argument of a command from the client and from the options by their names.
@@ -138,7 +158,8 @@ def command(group: typer.Typer, name: str, work: _Work) -> None:
         if kind in _NAMES:
             for option in _NAMES[kind]:
                 add(option, *_OPTIONS[option])
-            add("address", *_OPTIONS["address"])
+            for option in _CONNECTION:
+                add(option, *_OPTIONS[option])
             if argument is not None:
                 name_of = _NAMES[kind][-1]
                 default = DEFAULT_NAME if name_of == "memory" else inspect.Parameter.empty
@@ -180,7 +201,15 @@ def add_group(app: typer.Typer, noun: str, summary: str, *works: _Work) -> None:
 
 async def _run(work: _Work, shared: Mapping[str, _Make], given: dict[str, Any]) -> None:
     own = inspect.signature(work).parameters
-    async with palimpsest.connect(given.get("address", DEFAULT_ADDRESS)) as client:
+    try:
+        connection = palimpsest.connect(
+            given.get("address", DEFAULT_ADDRESS),
+            token=given.get("token_file"),
+            ca_file=given.get("ca_file"),
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    async with connection as client:
         made = {name: make(client, given) for name, make in shared.items()}
         await work(**made, **{name: given[name] for name in own if name not in made})
 

@@ -10,9 +10,13 @@ from service.settings.files import FILE
 PREFIX = "PALIMPSEST_"
 #: Names a function of our tests that makes processes fail on purpose. No setting of a file.
 FAULTS = PREFIX + "FAULTS"
+#: Variables of the service's clients.
+CLIENTS = frozenset(
+    {"ADDRESS", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERTIFICATE_FILE", "KEY_FILE", "PLAIN_TOKEN"}
+)
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', what `up` passes to its processes, and the fault hook of our tests.
-OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD", "FAULTS"})
+OTHERS = CLIENTS | {"CONFIG", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD", "FAULTS"}
 #: How much of an unknown name is compared.
 MAX_COMPARED_CHARACTERS = 80
 #: The beginning of our tests' variables.

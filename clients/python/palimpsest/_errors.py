@@ -2,7 +2,8 @@
 
 PalimpsestError
 ├── InvalidArgument, NotFound, AlreadyExists, OutOfRange, Aborted,
-│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Cancelled, Unavailable
+│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Cancelled, Unavailable,
+│   Unauthenticated, PermissionDenied
 │                        the service refused, with a reason
 ├── ConnectionFailed     the service cannot be reached
 └── ProducerClosed       a producer was used after it was closed, or had ended with an error
@@ -80,6 +81,14 @@ class Unavailable(PalimpsestError):
     """The service cannot process the call now; retry."""
 
 
+class Unauthenticated(PalimpsestError):
+    """The service needs a valid token or certificate: `connect(token=…)`."""
+
+
+class PermissionDenied(PalimpsestError):
+    """The token or certificate does not allow the call."""
+
+
 class ConnectionFailed(Unavailable):
     """The service cannot be reached."""
 
@@ -101,6 +110,8 @@ _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 _BY_NUMBER = {code.value[0]: kind for code, kind in _CLASSES.items()}
 

@@ -13,8 +13,10 @@ from palimpsest._errors import (
     NotFound,
     OutOfRange,
     PalimpsestError,
+    PermissionDenied,
     ProducerClosed,
     ResourceExhausted,
+    Unauthenticated,
     Unavailable,
 )
 from palimpsest._history import (
@@ -235,6 +237,7 @@ __all__ = [
     "OperationState",
     "OutOfRange",
     "PalimpsestError",
+    "PermissionDenied",
     "PositionRange",
     "ProducerClosed",
     "ProvenanceEntry",
@@ -279,6 +282,7 @@ __all__ = [
     "TreeOptions",
     "TreeOutline",
     "TreeSettings",
+    "Unauthenticated",
     "Unavailable",
     "Usage",
     "UsageLine",

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from palimpsest._credentials import Access
 from palimpsest._errors import (
     ConnectionFailed,
     Ended,
@@ -82,32 +83,29 @@ OPTIONS = (
 )
 
 
-def parse_target(
-    target: str | None, credentials: grpc.ChannelCredentials | None
-) -> tuple[str, grpc.ChannelCredentials | None]:
-    """Returns the address in gRPC's form, and the credentials; None: without TLS.
+def parse_target(target: str | None, *, has_credentials: bool = False) -> tuple[str, bool]:
+    """Returns the address in gRPC's form, and whether it is reached by TLS.
 
     `target` is HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT or unix:PATH; None: that of
-    PALIMPSEST_ADDRESS, else where `palimpsest up` listens. grpcs means TLS with gRPC's trusted
-    roots, unless there are `credentials`. Raises ValueError.
+    PALIMPSEST_ADDRESS, else where `palimpsest up` listens. grpcs means TLS, and so do credentials
+    of gRPC's. Raises ValueError.
     """
     given = (target or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip()
     scheme, separator, address = given.partition("://")
     if not separator or scheme == "unix":
-        return given if given.startswith("unix:") else _with_port(given), credentials
+        address = given if given.startswith("unix:") else _with_port(given)
+        return address, has_credentials
     if scheme not in ("grpc", "grpcs"):
         raise ValueError(
             f"{given!r} is no address of the service: give HOST:PORT, grpc://HOST:PORT,"
             " grpcs://HOST:PORT (TLS) or unix:PATH"
         )
-    if scheme == "grpc" and credentials is not None:
+    if scheme == "grpc" and has_credentials:
         raise ValueError(f"{given!r} is without TLS: with credentials it is grpcs://HOST:PORT")
     address = address.rstrip("/")
     if "/" in address or not address:
         raise ValueError(f"{given!r} is no address of the service: give {scheme}://HOST:PORT")
-    if scheme == "grpcs" and credentials is None:
-        credentials = grpc.ssl_channel_credentials()
-    return _with_port(address), credentials
+    return _with_port(address), scheme == "grpcs"
 
 
 def _with_port(address: str) -> str:
@@ -225,10 +223,10 @@ def may_resume(error: PalimpsestError, code: grpc.StatusCode) -> bool:
 _TRACE_ID = slice(3, 35)
 
 
-def headers() -> dict[str, Any]:
-    """Returns the argument of a call that names the current span; none without one."""
-    headers = _injected()
-    return {"metadata": tuple(headers.items())} if headers else {}
+def headers(access: Access) -> dict[str, Any]:
+    """Returns the argument of a call with its token, and the current span, where there are any."""
+    found = (*access.headers(), *_injected().items())
+    return {"metadata": found} if found else {}
 
 
 def traceparent() -> str:

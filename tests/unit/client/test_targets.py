@@ -33,15 +33,13 @@ from tests.unit.client.agent_service import Service
     ],
 )
 def test_a_target_without_tls(target: str, address: str) -> None:
-    assert parse_target(target, None) == (address, None)
+    assert parse_target(target) == (address, False)
 
 
-def test_grpcs_has_credentials_of_its_own_or_those_that_are_given() -> None:
-    address, credentials = parse_target("grpcs://host:5", None)
-    assert (address, credentials is None) == ("host:5", False)
-    given = grpc.ssl_channel_credentials()
+def test_grpcs_and_credentials_mean_tls() -> None:
+    assert parse_target("grpcs://host:5") == ("host:5", True)
     for target in ("grpcs://host:5", "host:5", "unix:/socket"):
-        assert parse_target(target, given)[1] is given
+        assert parse_target(target, has_credentials=True)[1]
 
 
 @pytest.mark.parametrize("target", ["http://host:5", "https://host", "grpc://", "grpc://host/path"])

@@ -153,8 +153,8 @@ def test_the_file_of_the_command_line_wins_over_a_variable_in_any_case(
 
 
 def test_no_setting_is_taken_for_the_file_of_another() -> None:
-    names = setting_names() | OTHERS
-    assert not [name for name in names if name.removesuffix(FILE) in names - {name}]
+    names = setting_names()
+    assert not [one for one in names | OTHERS if one.removesuffix(FILE) in names - {one}]
     assert len({variable_of(name) for name in fields()}) == len(fields())
     assert {variable_of(name).removeprefix("PALIMPSEST_") for name in fields()} == setting_names()
 

@@ -1,5 +1,6 @@
 """The client: the connection, and what belongs to no session."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from functools import partial
@@ -14,6 +15,7 @@ from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Channel
 from palimpsest._async._session import Session
 from palimpsest._convert import message_of, value_of
+from palimpsest._credentials import AccessOptions, Token
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
@@ -29,15 +31,28 @@ from palimpsest.v1 import memory_service_pb2, operation_service_pb2, session_ser
 def connect(
     target: str | None = None,
     *,
+    token: Token | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    certificate_file: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
     credentials: grpc.ChannelCredentials | None = None,
+    plain_token: bool = False,
     timeout: float | None = None,
     reach_seconds: float = REACH_SECONDS,
 ) -> "Client":
     """Returns a client of the service at `target`. Use it with `async with`.
 
     `target` is HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT (TLS) or unix:PATH; the default
-    port is 50051, the default target PALIMPSEST_ADDRESS, else 127.0.0.1. `credentials` are
-    gRPC's, such as `grpc.ssl_channel_credentials(…)`; grpcs:// has a default.
+    port is 50051, the default target PALIMPSEST_ADDRESS, else 127.0.0.1.
+
+    `token` is an API key or a JSON Web Token: its text, the Path of a file with it, which is read
+    again when it changes, or a function that returns it and is called before each call. Default:
+    PALIMPSEST_TOKEN, or the file PALIMPSEST_TOKEN_FILE. It is sent to other machines by TLS only,
+    unless `plain_token` allows it (PALIMPSEST_PLAIN_TOKEN).
+
+    For grpcs://, `ca_file` has the roots that are trusted, in PEM (PALIMPSEST_CA_FILE; default:
+    gRPC's), and `certificate_file` with `key_file` the client's own certificate
+    (PALIMPSEST_CERTIFICATE_FILE, PALIMPSEST_KEY_FILE). `credentials`, gRPC's, take their place.
 
     `timeout` limits calls without a timeout of their own, in seconds; None: 30, 60 for questions
     and appends, 120 for `generate_schema`. Producers and watches have limits of their own.
@@ -46,7 +61,17 @@ def connect(
     service cannot be reached for `reach_seconds`: give more while the service may be starting.
     Later, calls wait for a lost service until their timeout. Raises ValueError.
     """
-    return Client(target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds)
+    return Client(
+        target,
+        timeout=timeout,
+        reach_seconds=reach_seconds,
+        token=token,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
+        credentials=credentials,
+        plain_token=plain_token,
+    )
 
 
 class Client(Resource):
@@ -56,14 +81,13 @@ class Client(Resource):
         self,
         target: str | None = None,
         *,
-        credentials: grpc.ChannelCredentials | None = None,
         timeout: float | None = None,
         reach_seconds: float = REACH_SECONDS,
+        **options: Unpack[AccessOptions],
     ) -> None:
-        connection = Connection(
-            target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds
+        super().__init__(
+            Connection(target, timeout=timeout, reach_seconds=reach_seconds, **options)
         )
-        super().__init__(connection)
 
     @property
     def address(self) -> str:
@@ -72,7 +96,7 @@ class Client(Resource):
 
     @property
     def channel(self) -> Channel:
-        """The gRPC channel, for your own stubs."""
+        """The gRPC channel, for your own stubs; `call` sends the token with them."""
         return self._connection.channel
 
     async def call(

@@ -3,10 +3,9 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
-import grpc
-
+from palimpsest._credentials import Access, AccessOptions
 from palimpsest._errors import from_rpc
 from palimpsest._sync._runtime import Channel, RpcError, open_channel, sleep
 from palimpsest._transport import (
@@ -41,13 +40,17 @@ class Connection:
         self,
         target: str | None = None,
         *,
-        credentials: grpc.ChannelCredentials | None = None,
         timeout: float | None = None,
         reach_seconds: float = REACH_SECONDS,
+        **options: Unpack[AccessOptions],
     ) -> None:
-        self.address, credentials = parse_target(target, credentials)
+        given = options.get("credentials") is not None
+        self.address, secure = parse_target(target, has_credentials=given)
+        self.access = Access(self.address, secure=secure, options=options)
         self._timeout = timeout
-        self.channel: Channel = open_channel(self.address, credentials, OPTIONS)
+        self.channel: Channel = open_channel(
+            self.address, self.access.channel, (*OPTIONS, *self.access.options)
+        )
         self.answers = AnswerServiceStub(self.channel)
         self.billing = BillingServiceStub(self.channel)
         self.memories = MemoryServiceStub(self.channel)
@@ -62,6 +65,10 @@ class Connection:
         """Closes the connection."""
         self.closed = True
         self.channel.close()
+
+    def headers(self) -> dict[str, Any]:
+        """Returns the argument of a call that has its token and its trace."""
+        return headers(self.access)
 
     def seconds(self, timeout: float | None, default: float) -> float:
         """Returns the timeout of a call: its own, else the client's, else `default`."""
@@ -90,7 +97,7 @@ class Connection:
         while True:
             try:
                 left = max(since + seconds - time.monotonic(), 0.001)
-                response = method(request, timeout=left + SLACK_SECONDS, **headers())
+                response = method(request, timeout=left + SLACK_SECONDS, **self.headers())
             except RpcError as error:
                 known = self.reach.failure(error)
                 may = may_pass if broken else may_repeat
@@ -115,7 +122,7 @@ class Connection:
         backoff = Backoff(BACKOFF_SECONDS)
         while True:
             left = max(until - time.monotonic(), 0.001) + SLACK_SECONDS
-            call = method(request, timeout=None if timeout is None else left, **headers())
+            call = method(request, timeout=None if timeout is None else left, **self.headers())
             try:
                 for response in call:
                     self.reach.reached = True

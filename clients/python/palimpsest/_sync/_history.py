@@ -25,7 +25,7 @@ from palimpsest._memories import MemoryInfo, memory
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._resource import Resource
 from palimpsest._sync._runtime import Interrupted, RpcError, is_cancelled, sleep
-from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, headers, may_pass
+from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, may_pass
 from palimpsest._values_common import ReadPoint
 from palimpsest.v1 import common_pb2, memory_service_pb2
 
@@ -163,7 +163,8 @@ class Watch:
         return None
 
     def _open(self) -> None:
-        call = self._call = self._connection.memories.WatchMemory(self._request, **headers())
+        method = self._connection.memories.WatchMemory
+        call = self._call = method(self._request, **self._connection.headers())
         if self._closed:
             # Closed by another thread, which saw no call to cancel.
             call.cancel()

@@ -17,7 +17,7 @@ from palimpsest._sync._runtime import (
     RpcError,
     sleep,
 )
-from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, headers, may_pass
+from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, may_pass
 from palimpsest._values_log import Ack, Chunk, ChunkLabels
 from palimpsest.v1 import chunks_pb2, session_service_pb2
 
@@ -229,7 +229,7 @@ class Producer:
                 if self._connection.closed:
                     raise ProducerClosed("the client of this producer is closed")
                 method = self._connection.sessions.AppendChunks
-                call = self._call = method(self._requests(stream), **headers())
+                call = self._call = method(self._requests(stream), **self._connection.headers())
                 if self._closing:
                     call.cancel()
             for response in call:
