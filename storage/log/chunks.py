@@ -49,6 +49,16 @@ class NewChunk:
     placed: PlacedChunk
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredDigest:
+    """What a repeat of a stored chunk is compared with."""
+
+    position: int
+    #: SHA-256 of the content; of a redacted chunk the keyed digest of that.
+    digest: bytes
+    is_redacted: bool = False
+
+
 # In the order of the keys, so that two group commits cannot wait for each other. The lag of a tree
 # that is being closed is what it has still to read, however long the log gets; an idle state
 # memory has no lag by the steps that wait for more.
@@ -134,7 +144,8 @@ _NO_HEADINGS = "NULL::text[], NULL::text[], NULL::timestamptz[]"
 _READ_REPEATED = """
 SELECT c.* FROM unnest(%s::uuid[], %s::text[], %s::int8[]) AS w (session_key, producer_id, sequence)
 CROSS JOIN LATERAL (
-    SELECT session_key, producer_id, producer_sequence, position, digest FROM chunk
+    SELECT session_key, producer_id, producer_sequence, position, digest,
+        redaction_id IS NOT NULL FROM chunk
     WHERE chunk.session_key = w.session_key AND chunk.producer_id = w.producer_id
         AND chunk.producer_sequence = w.sequence
     OFFSET 0
@@ -179,12 +190,13 @@ async def lock(
 
 async def read_repeated(
     tx: Transaction, wanted: Sequence[tuple[UUID, str, int]]
-) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
+) -> Mapping[tuple[UUID, str, int], StoredDigest]:
     """Returns position and digest of stored chunks, by session, producer and sequence."""
     keys, names, sequences = [list(column) for column in zip(*wanted, strict=True)]
     rows = await tx.fetch(_READ_REPEATED, (keys, names, sequences))
     return {
-        (key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows
+        (key, name, sequence): StoredDigest(position=position, digest=digest, is_redacted=redacted)
+        for key, name, sequence, position, digest, redacted in rows
     }
 
 
@@ -450,6 +462,7 @@ _CHUNK: tuple[ColumnElement[Any], ...] = (
     chunk.c.thread,
     chunk.c.source,
     chunk.c.occurred_at,
+    chunk.c.redaction_id,
     chunk.c.metadata,
     literal_column(source_trust.of_chunk("chunk")).label("trust"),
 )
@@ -485,7 +498,7 @@ def stored_of(row: Sequence[Any]) -> LoggedChunk:
         producer_id=row[1],
         producer_sequence=row[2],
         created_at=row[3],
-        trust=_TRUSTS[row[15]],
+        trust=_TRUSTS[row[16]],
         chunk=Chunk(
             kind=_KINDS[row[4]],
             text=row[5],
@@ -497,6 +510,8 @@ def stored_of(row: Sequence[Any]) -> LoggedChunk:
             thread=row[11] or "",
             source=row[12] or "",
             occurred_at=row[13],
-            metadata=row[14] or {},
+            metadata=row[15] or {},
+            is_redacted=row[14] is not None,
         ),
+        redaction_id=row[14],
     )

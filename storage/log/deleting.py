@@ -223,7 +223,7 @@ _OF_SESSION = (
     "revision",
 )
 #: What revisions refer to.
-_LOG = ("chunk", "producer", "budget", "trace_context")
+_LOG = ("chunk", "redaction", "producer", "budget", "trace_context")
 #: Which rows of a table go, and in which order where they refer to each other. The first revision
 #: goes with its memory, which refers to it then.
 _WHICH = {

@@ -318,6 +318,7 @@ SELECT c.position, count(v.part) AS parts, {AS_TEXT} AS text,
 FROM chunk c
 LEFT JOIN chunk_vector v ON v.session_key = c.session_key AND v.position = c.position
 WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
+    AND c.redaction_id IS NULL
 GROUP BY c.session_key, c.position
 HAVING count(v.part) = 0 OR NOT (
     bool_and(v.model = %(model)s) AND bool_and(v.to_character <= char_length({AS_TEXT}))
@@ -412,12 +413,13 @@ SELECT r.request_id, r.first_position, r.last_position FROM (
 ) AS r
 LEFT JOIN LATERAL (
     SELECT count(*) AS chunks, bool_and(c.producer_id = '') AS numbered_here,
+        bool_and(c.redaction_id IS NULL) AS has_digests,
         sha256(string_agg(c.digest, ''::bytea ORDER BY c.position)) AS digest
     FROM chunk c WHERE c.session_key = %(session)s
         AND c.position BETWEEN r.first_position AND r.last_position
 ) AS held ON true
 WHERE held.chunks <> r.last_position - r.first_position + 1 OR NOT held.numbered_here
-    OR held.digest IS DISTINCT FROM r.digest OR r.before >= r.first_position
+    OR (held.has_digests AND held.digest IS DISTINCT FROM r.digest) OR r.before >= r.first_position
 ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
 """  # noqa: S608 - all of it is ours
 

@@ -207,6 +207,10 @@ class Words:
     finished: bool
 
 
+# A redaction waits for it, or is seen by the statements after it. Appends do not wait.
+_KEEP_CONTENT = "SELECT true FROM session WHERE session_key = %(session)s FOR KEY SHARE"
+
+
 async def write_words(
     tx: Transaction, session_key: UUID, after_position: int, *, finishes: bool = False
 ) -> Words | None:
@@ -224,7 +228,7 @@ async def write_words(
         "last": after_position + WORDS_CHUNKS,
         "bytes": WORDS_BYTES,
     }
-    ((to_position,),) = await tx.fetch(_WRITE_WORDS, values)
+    _, ((to_position,),) = await tx.pipeline((_KEEP_CONTENT, _WRITE_WORDS), values)
     if to_position is None:
         return None
     moving = _MOVE_AND_FINISH if finishes else _MOVE_INDEX
@@ -276,6 +280,10 @@ SELECT %(session)s, new.position, new.part, %(tenant)s, %(model)s,
 FROM unnest(%(positions)s::bigint[], %(parts)s::integer[], %(from)s::integer[],
     %(to)s::integer[], %(embeddings)s::text[])
     AS new (position, part, from_character, to_character, embedding)
+-- It may have been redacted since it was read.
+WHERE NOT EXISTS (
+    SELECT FROM chunk c WHERE c.session_key = %(session)s AND c.position = new.position
+        AND c.redaction_id IS NOT NULL)
 ON CONFLICT (session_key, position, part) DO UPDATE SET
     model = excluded.model, from_character = excluded.from_character,
     to_character = excluded.to_character, embedding = excluded.embedding
@@ -321,6 +329,7 @@ async def write_vectors(
         # Hundreds of thousands of numbers, which must not block the event loop.
         "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
+    await tx.fetch(_KEEP_CONTENT, values)
     await tx.execute(_DROP_VECTORS, values, prepare=None)
     await tx.execute(_WRITE_VECTORS, values, prepare=None)
     is_next = (

@@ -20,6 +20,7 @@ _HEADING = """'[' || nullif(concat_ws(', ',
 #: The text of a chunk whose table is called c. Each condition is written out, since Citus accepts
 #: no `CASE c.kind WHEN` within INSERT … SELECT.
 AS_TEXT = f"""(concat_ws('', {_HEADING}, CASE
+    WHEN c.redaction_id IS NOT NULL THEN ''
     WHEN c.kind = 'message' THEN c.role || ': ' || c.text
     WHEN c.kind = 'step' THEN concat_ws(chr(10),
         CASE WHEN c.observed_first IS NOT FALSE THEN {_SEEN} END,

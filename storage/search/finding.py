@@ -93,6 +93,7 @@ SELECT {FOUND_COLUMNS} FROM (
         SELECT {CHUNK_BYTES} AS bytes FROM chunk c
         WHERE c.session_key = %(session)s
             AND c.position BETWEEN wanted.position AND wanted.position
+            AND c.redaction_id IS NULL
         ORDER BY c.position LIMIT 1
     ) AS c
 ) AS sized, LATERAL (
@@ -115,6 +116,8 @@ async def read_chunks(
     large_bytes: int | None = None,
 ) -> Mapping[int, LoggedChunk]:
     """Returns the first of these chunks that have `max_bytes` together, and at least one.
+
+    Redacted ones are left out.
 
     With `large_bytes` larger chunks count by themselves, up to as many bytes again, so that one
     of them does not keep out all that follow.

@@ -43,6 +43,8 @@ RARE_HOLDERS = 20_000
 #: The other words are looked up for so many chunks at most.
 LOOKED_UP = 500
 
+# A redaction waits for it, or is seen by the statements after it.
+_KEEP_CONTENT = "SELECT true FROM session WHERE session_key = %(session)s FOR KEY SHARE"
 # No two workers list the same block, and none waits for the other.
 _LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"
 _END = f"""
@@ -118,6 +120,7 @@ async def write_block(
     }
     if not value(await tx.fetch(_LOCK, values, prepare=None)):
         return None
+    await tx.fetch(_KEEP_CONTENT, values)
     ((last, fitting),) = await tx.fetch(_END, values, prepare=None)
     if fitting is None or (fitting == last and fitting < after_position + BLOCK_CHUNKS):
         return None

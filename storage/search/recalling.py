@@ -17,7 +17,7 @@ _NEWEST = f"""
 SELECT {CONTENT_COLUMNS} FROM (
     SELECT c.*, sum({CONTENT_BYTES}) OVER upto AS total, row_number() OVER upto AS number
     FROM (
-        SELECT c.* FROM {{rows}} AND {{conditions}}
+        SELECT c.* FROM {{rows}} AND c.redaction_id IS NULL AND {{conditions}}
         ORDER BY c.position DESC LIMIT {NEWEST_CHUNKS}
     ) AS c
     WINDOW upto AS (ORDER BY c.position DESC ROWS UNBOUNDED PRECEDING)
@@ -30,7 +30,7 @@ ORDER BY c.position
 async def read_newest(
     tx: Transaction, session_key: UUID, within: Range, max_bytes: int
 ) -> Sequence[LoggedChunk]:
-    """Returns the newest chunks of a range, without metadata, by position.
+    """Returns the newest chunks of a range, without metadata, by position; none is redacted.
 
     As many as have `max_bytes` of content together, and at least one; at most NEWEST_CHUNKS, of
     the newest LOOKED_CHUNKS of the range unless the positions of its threads are known.

@@ -35,6 +35,7 @@ from storage.tables.log import deployment as deployment
 from storage.tables.log import model_condition as model_condition
 from storage.tables.log import process as process
 from storage.tables.log import producer as producer
+from storage.tables.log import redaction as redaction
 from storage.tables.log import removal as removal
 from storage.tables.log import request as request
 from storage.tables.log import session as session

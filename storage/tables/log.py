@@ -174,7 +174,10 @@ chunk = Table(
     Column("thread", Text),
     Column("source", Text),
     Column("occurred_at", DateTime(timezone=True)),
+    # SHA-256 of the content; of a tombstone the keyed digest of that.
     Column("digest", LargeBinary, nullable=False),
+    # Set for a tombstone: the redaction that emptied its other columns.
+    Column("redaction_id", Uuid),
     created(),
     PrimaryKeyConstraint("session_key", "position", name="chunk_pkey"),
     # A producer's sequence number is stored once, for ever.
@@ -194,6 +197,26 @@ chunk = Table(
     CheckConstraint("position >= 1", name="chunk_position"),
     CheckConstraint("producer_sequence >= 1", name="chunk_sequence"),
     CheckConstraint("kind IN ('text', 'message', 'step')", name="chunk_kind"),
+)
+
+
+redaction = Table(
+    "redaction",
+    metadata,
+    # The removal of the content of chunks.
+    *ids("session_key", "redaction_id", "tenant_id"),
+    # 'redacted' at a client's request; 'expired' by a policy of retention.
+    Column("cause", Text, nullable=False),
+    # Its principal, and its reason in the client's words.
+    Column("principal", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    # The number of its tombstones.
+    count("chunks"),
+    created(),
+    PrimaryKeyConstraint("session_key", "redaction_id", name="redaction_pkey"),
+    of_session("redaction_session_fkey", ondelete="CASCADE"),
+    CheckConstraint("cause IN ('redacted', 'expired')", name="redaction_cause"),
+    CheckConstraint("chunks >= 0", name="redaction_chunks"),
 )
 
 
@@ -256,7 +279,7 @@ request = Table(
     # The client's own name for it.
     Column("request_id", Text, nullable=False),
     Column("method", Text, nullable=False),
-    # SHA-256 of the request.
+    # SHA-256 of the request; the keyed digest of that once chunks of it are redacted.
     Column("digest", LargeBinary, nullable=False),
     # For an append: the positions of its chunks.
     Column("first_position", BigInteger),

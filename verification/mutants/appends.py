@@ -204,6 +204,7 @@ def _acks_early(_: Any) -> Any:
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await append_group.read_repeated(tx, entries, locked),
+            keyed=self._keyed(tx.tenant_id),
         )
         for entry in entries:
             group.add(entry, self._limits.backlog_chunks)

@@ -232,9 +232,9 @@ def check_head(expected_head: int | None, session: SessionState) -> None:
         )
 
 
-def check_repeated(producer_id: str, sent: SubmittedChunk, digest: bytes, position: int) -> None:
+def check_repeated(producer_id: str, sent: SubmittedChunk, is_equal: bool, position: int) -> None:
     """Raises AlreadyExists when a sequence was sent again with other content."""
-    if sent.digest != digest:
+    if not is_equal:
         raise AlreadyExists(
             Reason.SEQUENCE_CONTENT_CHANGED,
             f"another process uses this producer id, {producer_id!r}, or its numbers began anew:"

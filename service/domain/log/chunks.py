@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from uuid import UUID
 
 from service.domain.access.trust import Trust
 
@@ -51,6 +52,8 @@ class Chunk:
     occurred_at: datetime | None = None
     #: Kept and returned, never shown to a model.
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it is a tombstone: its content was removed, and all other fields are empty.
+    is_redacted: bool = False
 
     @property
     def parts(self) -> tuple[str, str, str, str, str]:
@@ -121,6 +124,8 @@ class Chunk:
         return f"{self.heading()}{self._content()}"
 
     def _content(self) -> str:
+        if self.is_redacted:
+            return ""
         if self.kind is ChunkKind.MESSAGE:
             return f"{self.role}: {self.text}"
         if self.kind is ChunkKind.STEP:
@@ -149,6 +154,8 @@ class LoggedChunk:
     producer_sequence: int
     #: When it was committed (the database's clock).
     created_at: datetime
+    #: The redaction that removed its content; None: it has its content.
+    redaction_id: UUID | None = None
     #: How much its source was trusted when it was read.
     trust: Trust = Trust.TRUSTED
 

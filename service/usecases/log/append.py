@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -23,6 +24,7 @@ from service.domain.log.appending import (
     check_head,
 )
 from service.domain.log.read_tokens import ReadToken
+from service.domain.log.redactions import keyed_digest
 from service.domain.values.errors import Conflict, Exhausted, NotFound, PalimpsestError
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
@@ -41,6 +43,7 @@ from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.log import chunks as log
 from storage.log import requests, sessions
+from storage.log.redacting import Keyed
 
 _log = structlog.get_logger("palimpsest.append")
 
@@ -250,7 +253,12 @@ class Appender:
         if not session.head:
             # The first append may have to make a memory.
             return None
-        group = AppendGroup(sessions={producer[0]: session}, producers={producer: known}, stored={})
+        group = AppendGroup(
+            sessions={producer[0]: session},
+            producers={producer: known},
+            stored={},
+            keyed=self._keyed(tx.tenant_id),
+        )
         try:
             for entry in entries:
                 group.add(entry, self._limits.backlog_chunks)
@@ -286,6 +294,7 @@ class Appender:
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await read_repeated(tx, entries, locked),
+            keyed=self._keyed(tx.tenant_id),
             requests=dict(locked.requests),
         )
         for entry in entries:
@@ -303,6 +312,9 @@ class Appender:
         await tx.commit()
         self._wake_ups.add(woken)
         return group
+
+    def _keyed(self, tenant_id: UUID) -> Keyed:
+        return partial(keyed_digest, self._token_key, tenant_id)
 
     def _result(
         self, entry: QueuedSubmission, group: AppendGroup

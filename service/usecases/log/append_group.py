@@ -2,7 +2,7 @@
 
 from asyncio import Future
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from service.domain.log.appending import (
@@ -21,6 +21,8 @@ from service.usecases.log.submissions import Appended, QueuedSubmission
 from storage.engine.database import Transaction
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
+from storage.log.chunks import StoredDigest
+from storage.log.redacting import Keyed
 from storage.log.requests import RequestKey
 
 #: A group of one producer up to this size is written in one round trip, unless another one
@@ -39,7 +41,9 @@ class AppendGroup:
     sessions: dict[UUID, SessionState]
     producers: dict[log.ProducerKey, ProducerState]
     #: Position and digest of the chunks that were sent before, or are written now.
-    stored: dict[_Place, tuple[int, bytes]]
+    stored: dict[_Place, StoredDigest]
+    #: Returns the keyed digest of a digest, by which repeats of redacted chunks are recognised.
+    keyed: Keyed
     #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
     requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
@@ -65,15 +69,18 @@ class AppendGroup:
             backlog_chunks=backlog_chunks,
         )
         for sent in planned.repeated:
-            position, digest = self.stored[(*entry.producer, sent.sequence)]
-            check_repeated(submission.producer_id, sent, digest, position)
+            stored = self.stored[(*entry.producer, sent.sequence)]
+            digest = self.keyed(sent.digest) if stored.is_redacted else sent.digest
+            check_repeated(submission.producer_id, sent, stored.digest == digest, stored.position)
             metrics.kept(Guard.APPEND_REPEAT)
         known = self.producers.get(entry.producer)
         if known is not None and planned.producer.epoch > known.epoch:
             self.raised[entry.producer] = None
         for placed in planned.placed:
             place = (*entry.producer, placed.submitted.sequence)
-            self.stored[place] = (placed.position, placed.submitted.digest)
+            self.stored[place] = StoredDigest(
+                position=placed.position, digest=placed.submitted.digest
+            )
             self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
         if entry.trace is not None and planned.placed:
             self.traced.append(
@@ -87,8 +94,8 @@ class AppendGroup:
         self.sessions[key] = planned.session
         self.producers[entry.producer] = planned.producer
         sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
-        first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
-        last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
+        first = self.stored[(*entry.producer, sent_all[0].sequence)].position
+        last = self.stored[(*entry.producer, sent_all[-1].sequence)].position
         self.accepted[entry.done] = (first, last)
         if entry.request and submission.request:
             self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
@@ -107,7 +114,9 @@ class AppendGroup:
         done = self.requests.get(entry.request) if entry.request else None
         if request is None or done is None:
             return False
-        check_request(request, done)
+        # With redacted chunks among its own, it is stored with a keyed digest.
+        is_keyed = done.digest == self.keyed(request.digest)
+        check_request(request, replace(done, digest=request.digest) if is_keyed else done)
         metrics.kept(Guard.APPEND_REQUEST)
         self.accepted[entry.done] = (done.first_position, done.last_position)
         return True
@@ -150,7 +159,7 @@ class AppendGroup:
 
 async def read_repeated(
     tx: Transaction, entries: Sequence[QueuedSubmission], locked: log.Locked
-) -> dict[_Place, tuple[int, bytes]]:
+) -> dict[_Place, StoredDigest]:
     """Returns the position and digest of the chunks in `entries` that were stored before."""
     unknown = ProducerState(epoch=0, last_sequence=0)
     wanted = [

@@ -277,6 +277,7 @@ class Indexer:
             occasion=f"embed:{after + 1}-{last}",
             incarnation=place.incarnation,
         )
+        chunks = [one for one in chunks if not one.chunk.is_redacted]
         texts = [one.chunk.as_text() for one in chunks]
         made = await embedder.embed_chunks(texts, scope=scope)
         async with self._database.transaction(item.tenant_id, name="index.vectors") as tx:

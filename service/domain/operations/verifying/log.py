@@ -25,7 +25,11 @@ class LogCheck:
             yield _missing(self.position + 1, logged.position - 1)
         self.position = logged.position
         self._bytes += logged.chunk.content_bytes()
-        if not all(isinstance(value, str) for value in logged.chunk.metadata.values()):
+        if logged.redaction_id is not None:
+            if not logged.chunk.is_empty() or logged.chunk.metadata or logged.chunk.has_heading():
+                said = "it is redacted, and has content"
+                yield Difference(name="chunk.redaction", place=place, said=said)
+        elif not all(isinstance(value, str) for value in logged.chunk.metadata.values()):
             said = "its metadata holds something else than strings"
             yield Difference(name="chunk.metadata", place=place, said=said)
         else:

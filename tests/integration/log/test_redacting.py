@@ -1,0 +1,181 @@
+"""Redacting chunks: tombstones keep their positions, and what is sent again stays away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from service.domain.log.appending import SERVER_PRODUCER, Request, Submission
+from service.domain.log.chunks import Chunk, ChunkKind
+from service.domain.log.redactions import RedactionCause, keyed_digest
+from service.domain.values.errors import AlreadyExists
+from service.domain.values.tenancy import DEFAULT_TENANT
+from service.settings.config import Limits
+from service.usecases.log.append import Appender
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.operations.verify import LocatedDifference, Verifier
+from storage.engine.database import Database
+from storage.log import chunks, redacting, sessions
+from storage.log.redacting import RedactedChunks
+from tests.integration.support.scripted import KEY
+from tests.integration.support.search_rows import index_words
+from tests.integration.support.writing import (
+    append_chunks,
+    append_texts,
+    drop_wake_ups,
+    submission,
+)
+
+KEYED = partial(keyed_digest, b"token-key", DEFAULT_TENANT)
+SECRET = Chunk(
+    kind=ChunkKind.MESSAGE,
+    role="user",
+    text="the zanzibar cipher",
+    thread="t",
+    source="ann",
+    metadata={"zanzibar": "cipher"},
+)
+
+
+@pytest.fixture(autouse=True)
+async def session(database: Database) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+
+
+@pytest.fixture
+async def appender(database: Database) -> AsyncIterator[Appender]:
+    made = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits())
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+
+
+async def redact(database: Database, positions: Sequence[int]) -> RedactedChunks:
+    async with database.transaction(DEFAULT_TENANT, name="redact") as tx:
+        return await redacting.redact(
+            tx,
+            KEY,
+            uuid4(),
+            positions,
+            KEYED,
+            cause=RedactionCause.REDACTED,
+            principal="key:1",
+            reason="asked for",
+        )
+
+
+async def differences(database: Database) -> list[LocatedDifference]:
+    verifier = Verifier(database, {})
+    found = [one async for one in verifier.verify(DEFAULT_TENANT, "s")]
+    return [one for one in found if isinstance(one, LocatedDifference)]
+
+
+async def everything(database: Database, table: str) -> str:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.fetch(f"SELECT t::text FROM {table} t")
+    return "\n".join(row[0] for row in rows)
+
+
+async def test_a_tombstone_keeps_its_position_and_nothing_of_its_content(
+    database: Database,
+) -> None:
+    await append_texts(database, "s", ["before"])
+    await append_chunks(database, "s", [SECRET], first=2)
+    await append_texts(database, "s", ["after"], first=3)
+    await index_words(database, 3)
+    assert "zanzibar" in await everything(database, "chunk_word")
+    made = await redact(database, [2, 7])
+    assert made.positions == [2]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        read = await chunks.read(tx, KEY, 0, 10)
+        found = await redacting.read_redactions(tx, KEY, [read[1].redaction_id or uuid4()])
+    assert [one.position for one in read] == [1, 2, 3]
+    assert [one.chunk.as_text() for one in read] == ["before", "", "after"]
+    assert read[1].chunk == Chunk(kind=ChunkKind.MESSAGE, observed_first=None, is_redacted=True), (
+        "only the kind is left"
+    )
+    assert (read[1].producer_id, read[1].producer_sequence) == ("p", 2)
+    (redaction,) = found.values()
+    assert (redaction.principal, redaction.reason) == ("key:1", "asked for")
+    assert redaction.chunks == 1
+    for table in ("chunk", "chunk_word"):
+        said = await everything(database, table)
+        assert "zanzibar" not in said
+        assert "cipher" not in said
+        assert SECRET.digest().hex() not in said, "guesses could be compared with it"
+    assert await differences(database) == []
+
+
+async def test_redacting_again_changes_nothing(database: Database) -> None:
+    await append_texts(database, "s", ["a", "b"])
+    await redact(database, [1])
+    before = await everything(database, "chunk")
+    assert (await redact(database, [1])).positions == ()
+    assert await everything(database, "chunk") == before
+
+
+async def test_what_is_sent_again_is_acked_and_stays_away(
+    database: Database, appender: Appender
+) -> None:
+    sent = submission("s", ["a", "zanzibar", "c"])
+    assert (await appender.submit(DEFAULT_TENANT, sent)).position == 3
+    await redact(database, [2])
+    again = await appender.submit(DEFAULT_TENANT, sent)
+    assert (again.first_position, again.position) == (1, 3)
+    for other in (["a", "zanzibaz", "c"], ["a", "", "c"]):
+        with pytest.raises(AlreadyExists):
+            await appender.submit(DEFAULT_TENANT, submission("s", other))
+    assert "zanzibar" not in await everything(database, "chunk")
+
+
+def requested(*texts: str) -> Submission:
+    sent = submission("s", texts, producer=SERVER_PRODUCER)
+    digest = sha256(b"".join(chunk.digest for chunk in sent.chunks)).digest()
+    return replace(
+        sent,
+        chunks=tuple(replace(chunk, sequence=0) for chunk in sent.chunks),
+        request=Request(request_id="r", digest=digest),
+    )
+
+
+async def test_a_request_that_comes_again_is_recognised_after_two_redactions(
+    database: Database, appender: Appender
+) -> None:
+    first = await appender.submit(DEFAULT_TENANT, requested("zanzibar", "b"))
+    for position in (1, 2):
+        await redact(database, [position])
+        assert await appender.submit(DEFAULT_TENANT, requested("zanzibar", "b")) == first
+    with pytest.raises(AlreadyExists):
+        await appender.submit(DEFAULT_TENANT, requested("zanzibaz", "b"))
+    sent = requested("zanzibar", "b").request
+    assert sent is not None
+    assert await requested_digest(database) != sent.digest
+    assert await differences(database) == []
+
+
+async def requested_digest(database: Database) -> bytes:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        ((digest,),) = await tx.fetch("SELECT digest FROM request")
+    return bytes(digest)
+
+
+async def test_no_statement_gives_a_chunk_other_content(database: Database) -> None:
+    await append_texts(database, "s", ["a"])
+    for change in ("text = 'other'", "redaction_id = gen_random_uuid()"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            async with database.transaction(DEFAULT_TENANT) as tx:
+                await tx.execute(f"UPDATE chunk SET {change}")
+
+
+async def test_words_that_are_written_meanwhile_hold_nothing_of_it(database: Database) -> None:
+    await append_texts(database, "s", ["zanzibar", "b"])
+    await redact(database, [1])
+    await index_words(database, 2)
+    assert "zanzibar" not in await everything(database, "chunk_word")
+    assert await differences(database) == []
