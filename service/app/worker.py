@@ -20,6 +20,8 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.recovery import LOOK_SECONDS as RECOVERY_LOOK_SECONDS
 from service.usecases.memories.recovery import Recovery
 from service.usecases.operations.deleting import Remover
+from service.usecases.operations.retention import LOOK_SECONDS as RETENTION_LOOK_SECONDS
+from service.usecases.operations.retention import Retainer
 from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
 from storage.engine import sweeping
@@ -58,6 +60,7 @@ class Worker:
         generator: Generator,
         indexer: Indexer,
         remover: Remover,
+        retainer: Retainer,
         bulkhead: Bulkhead,
         recovery: Recovery,
         config: Config,
@@ -71,6 +74,7 @@ class Worker:
         self._generator = generator
         self._indexer = indexer
         self._remover = remover
+        self._retainer = retainer
         self._bulkhead = bulkhead
         self._recovery = recovery
         self._config = config
@@ -87,6 +91,7 @@ class Worker:
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
             asyncio.create_task(self._every(NOTE_ENTRIES_SECONDS, self._indexer.note_entries)),
             asyncio.create_task(self._every(FORGET_SECONDS, self._forget)),
+            asyncio.create_task(self._every(RETENTION_LOOK_SECONDS, self._retainer.look)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.active.look)),
             asyncio.create_task(self._every(BULKHEAD_LOOK_SECONDS, self._bulkhead.look)),
             asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),

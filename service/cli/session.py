@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from palimpsest import Client, SearchIndex, SessionInfo
+from palimpsest import Client, Retention, SearchIndex, SessionInfo
 from service.cli.command import (
     LAST,
     Json,
@@ -21,6 +21,25 @@ Pairs = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Values of your own; may be repeated."),
 ]
+
+Retained = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--retain",
+        metavar="WHAT=DAYS",
+        help="How many days to keep `idle` (the session, unused), `session`, `calls`, `answers`,"
+        " `trajectories`; or `forever`. What is not named is kept as the tenant's policy says;"
+        " may be repeated.",
+    ),
+]
+#: What --retain names, by the fields of a policy.
+_RETAINED = {
+    "idle": "idle_session_days",
+    "session": "session_days",
+    "calls": "call_days",
+    "answers": "answer_days",
+    "trajectories": "trajectory_days",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +67,7 @@ async def create(
             " default: as the service's setting says.",
         ),
     ] = None,
+    retain: Retained = None,
     as_json: Json = False,
 ) -> None:
     """Create a session."""
@@ -56,6 +76,7 @@ async def create(
         language=language,
         metadata=pairs(metadata or ()),
         default_memory=default_memory,
+        retention=retention(retain) if retain else None,
         request_id=new_request_id(),
     )
     show_json(_json(await created.info())) if as_json else show(session)
@@ -101,6 +122,10 @@ async def show_(
         show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
         for key, value in sorted(info.metadata.items()):
             show(f"  {key}={value}")
+        for what, field in _RETAINED.items():
+            days = getattr(info.retention, field)
+            if days is not None:
+                show(f"  retain {what}: {f'{days} days' if days else 'for ever'}")
     wanted = labels.wanted()
     # With a filter the position of the last one is not known.
     last = None if any(wanted.values()) else from_position + chunks - 1
@@ -122,18 +147,42 @@ async def update(
     session: NamedSession,
     metadata: Pairs = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all metadata.")] = False,
+    retain: Retained = None,
+    retain_default: Annotated[
+        bool, typer.Option("--retain-default", help="Keep all as the tenant's policy says.")
+    ] = False,
     etag: Annotated[
         str, typer.Option(help="Only while it is as `session show --json` has it.")
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Replace the metadata of a session as a whole."""
-    if clear == bool(metadata):
-        raise CommandError("give --metadata or --clear")
+    """Replace the metadata of a session, or how long its data is kept, as a whole."""
+    if (clear and metadata) or (retain_default and retain):
+        raise CommandError("--clear and --retain-default go without new values")
+    if not (metadata or clear or retain or retain_default):
+        raise CommandError("give --metadata, --clear, --retain or --retain-default")
     info = await session.update(
-        metadata=pairs(metadata or ()), etag=etag, request_id=new_request_id()
+        metadata=pairs(metadata or ()) if metadata or clear else None,
+        retention=retention(retain or ()) if retain or retain_default else None,
+        etag=etag,
+        request_id=new_request_id(),
     )
     show_json(_json(info)) if as_json else show(info.id)
+
+
+def retention(given: Sequence[str]) -> Retention:
+    """Returns the policy of --retain. Raises CommandError."""
+    found: dict[str, int] = {}
+    for one in given:
+        what, _, days = one.partition("=")
+        if what not in _RETAINED:
+            raise CommandError(f"--retain: {cut(what, 60)!r} is none of {', '.join(_RETAINED)}")
+        if days != "forever" and not (days.isascii() and days.isdecimal() and len(days) <= 5):
+            raise CommandError(f"--retain: {what}={cut(days, 20)} is neither days nor `forever`")
+        number = 0 if days == "forever" else int(days)
+        if found.setdefault(_RETAINED[what], number) != number:
+            raise CommandError(f"--retain: {what} has two values")
+    return Retention(**found)
 
 
 async def delete(

@@ -80,6 +80,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             default_memory=common.member_of(
                 request.session, "default_memory", self._default_memory
             ),
+            retention=common.retention(request.session.retention),
         )
         return await reply(created, _session)
 
@@ -111,13 +112,15 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
     async def UpdateSession(  # noqa: N802
         self, request: session_service_pb2.UpdateSessionRequest, context: Context
     ) -> session_service_pb2.Session:
-        """Updates the metadata of a session."""
-        updated = sessions.update_metadata(
+        """Updates metadata and retention of a session."""
+        given, named = request.session, request.update_mask.paths
+        updated = sessions.update(
             self._database,
             current_tenant(),
-            request.session.id,
-            _metadata(request.session),
-            etag=request.session.etag,
+            given.id,
+            metadata=_metadata(given) if "metadata" in named else None,
+            retention=common.retention(given.retention) if "retention" in named else None,
+            etag=given.etag,
         )
         return await reply(updated, _session)
 

@@ -335,6 +335,8 @@ class Config(BaseModel):
     small_talk_linger_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     #: How long the query of a recall may take to be embedded; then words alone are searched.
     recall_embedding_seconds: Seconds = 2.0
+    #: How often policies of retention are applied to each tenant that has any.
+    retention_seconds: Seconds = 3600.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
     #: How often a process probes its database; it is not ready after three failures in a row, and

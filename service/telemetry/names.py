@@ -119,6 +119,11 @@ class Metric:
     #: Tries of that that failed.
     INDEX_FAILURES: Final = "palimpsest.index.failures"
 
+    # Retention.
+
+    #: What retention removed, {kind}: session, answer, trajectory, call.
+    RETENTION_REMOVED: Final = "palimpsest.retention.removed"
+
     # Guards.
 
     #: What guards kept from happening, {guard}.

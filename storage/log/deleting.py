@@ -37,6 +37,7 @@ UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, 
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
     index_ready_at = now(), index_attempts = 0, index_failure = '',
     words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
+    retention = '{}', trajectories_expired_at = NULL,
     default_memory = 'none', first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
 """
@@ -153,7 +154,7 @@ async def delete_memory(
 _ANSWER_PARTS = ("answer_text", "trajectory_event", "answer_rating", "answer")
 
 #: Calls keep their figures and lose their texts, so that none is replayed.
-_BLANK_CALLS = """
+BLANK_CALLS = """
 UPDATE call SET key = uuid_send(call_id), said = NULL,
     reply = CASE WHEN reply IS NOT NULL THEN '' END,
     failure = CASE WHEN failure IS NOT NULL THEN '' END {more}
@@ -188,7 +189,7 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
         for table in _ANSWER_PARTS
     )
     # Rows may be deleted while a removal is under way.
-    blank = _BLANK_CALLS.format(more="", which=_OF_ANSWER)
+    blank = BLANK_CALLS.format(more="", which=_OF_ANSWER)
     await tx.pipeline((_ADD, blank, *parts, _END), values)
     tx.changed.add(answer_id)
     return True
@@ -284,7 +285,7 @@ UPDATE answer SET chosen = jsonb_set(chosen, '{memory_id}', 'null') WHERE ctid =
     SELECT ctid FROM answer
     WHERE session_key = %(session)s AND chosen ->> 'memory_id' = %(item)s::text LIMIT %(limit)s))
 """
-_BLANK_SOME_CALLS = _BLANK_CALLS.format(
+_BLANK_SOME_CALLS = BLANK_CALLS.format(
     more=", memory_id = NULL",
     which="""ctid = ANY(ARRAY(
     SELECT ctid FROM call WHERE session_key = %(session)s AND memory_id = %(item)s

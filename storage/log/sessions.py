@@ -9,7 +9,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, bindparam, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.values.json_values import etag_of
+from service.domain.operations.retention import NO_POLICY, Retention
+from service.domain.values.json_values import Json, etag_of
 from service.domain.values.memory_specs import DefaultMemory
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
@@ -36,19 +37,23 @@ class StoredSession:
     created_at: datetime
     #: What its first append makes; NONE as well once a memory was deleted before that.
     default_memory: DefaultMemory
+    #: What differs from the tenant's.
+    retention: Retention
 
     @property
     def etag(self) -> str:
         """A tag that changes with each update."""
-        return etag_of(self.incarnation, dict(self.metadata))
+        own: dict[str, Json] = {**self.retention.stored()}
+        # As before where there is none.
+        return etag_of(self.incarnation, dict(self.metadata), *([own] if own else []))
 
 
 _COLUMNS = tuple(session.c[name] for name in StoredSession.__dataclass_fields__)
 
 
 def _stored(row: Sequence[Any]) -> StoredSession:
-    *others, default_memory = row
-    fields = (*others, DefaultMemory(default_memory))
+    *others, default_memory, retention = row
+    fields = (*others, DefaultMemory(default_memory), Retention.of(retention))
     return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, fields, strict=True)))
 
 
@@ -69,6 +74,7 @@ async def create(
     language: str = "english",
     metadata: Mapping[str, str] | None = None,
     default_memory: DefaultMemory = DefaultMemory.NONE,
+    retention: Retention = NO_POLICY,
 ) -> StoredSession | None:
     """Creates a session; None when it exists, or rows of one of its name are being removed.
 
@@ -79,6 +85,7 @@ async def create(
         "language": language,
         "metadata": dict(metadata or {}),
         "default_memory": default_memory.value,
+        "retention": retention.stored(),
     }
     statement = (
         insert(session)
@@ -103,14 +110,12 @@ async def create(
     return None if row is None else _stored(row)
 
 
-async def set_metadata(
-    tx: Transaction, session_key: UUID, metadata: Mapping[str, str]
-) -> StoredSession:
-    """Replaces the metadata of a session that the transaction has from `lock_alone`."""
+async def set_fields(tx: Transaction, session_key: UUID, **values: Any) -> StoredSession:
+    """Replaces columns of a session that the transaction has from `lock_alone`."""
     statement = (
         update(session)
         .where(session.c.session_key == session_key)
-        .values(metadata=dict(metadata))
+        .values(**values)
         .returning(*_COLUMNS)
     )
     return _stored((await tx.fetch(statement))[0])

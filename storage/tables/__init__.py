@@ -38,6 +38,7 @@ from storage.tables.log import producer as producer
 from storage.tables.log import redaction as redaction
 from storage.tables.log import removal as removal
 from storage.tables.log import request as request
+from storage.tables.log import retention_turn as retention_turn
 from storage.tables.log import session as session
 from storage.tables.log import tenant as tenant
 from storage.tables.log import trace_context as trace_context

@@ -65,6 +65,13 @@ call = Table(
         postgresql_where=text("reply IS NOT NULL"),
     ),
     Index("call_by_memory", "session_key", "memory_id", "occasion"),
+    # Calls that have a text, for retention.
+    Index(
+        "call_with_text",
+        "session_key",
+        "created_at",
+        postgresql_where=text("octet_length(COALESCE(reply, failure)) > 0"),
+    ),
 )
 
 

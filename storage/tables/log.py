@@ -81,7 +81,31 @@ tenant = Table(
     Column("suspended_at", DateTime(timezone=True)),
     # Set: it is gone for its clients, and its name may be used again.
     Column("deleted_at", DateTime(timezone=True)),
+    # As service/domain/operations/retention.py stores it.
+    Column("retention", JSONB, nullable=False, server_default=text("'{}'")),
     Index("tenant_by_name", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+)
+
+
+retention_turn = Table(
+    "retention_turn",
+    metadata,
+    # A tenant with a policy of retention, from the first one on: the progress of the worker that
+    # applies it, from session to session.
+    Column("tenant_id", Uuid, nullable=False),
+    # When the next pass is due; during a pass, when its lease ends.
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # The fencing token of the pass under way, or of the last one.
+    Column("lease_id", Uuid),
+    # Sessions up to this name, by its bytes, are done in this pass.
+    Column("after_name", Text, nullable=False, server_default=text("''")),
+    created(),
+    # The last complete pass; NULL: there was none.
+    Column("ended_at", DateTime(timezone=True)),
+    PrimaryKeyConstraint("tenant_id", name="retention_turn_pkey"),
+    ForeignKeyConstraint(
+        ["tenant_id"], ["tenant.tenant_id"], name="retention_turn_tenant_fkey", ondelete="CASCADE"
+    ),
 )
 
 
@@ -125,6 +149,10 @@ session = Table(
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     # The memory that its first append makes: one of DefaultMemory.
     Column("default_memory", Text, nullable=False, server_default=text("'none'")),
+    # What differs from the tenant's, as service/domain/operations/retention.py stores it.
+    Column("retention", JSONB, nullable=False, server_default=text("'{}'")),
+    # Answers from before this time have lost their trajectories; NULL: none has.
+    Column("trajectories_expired_at", DateTime(timezone=True)),
     # Rows of the session refer to both.
     PrimaryKeyConstraint("session_key", "tenant_id", name="session_pkey"),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
@@ -133,6 +161,13 @@ session = Table(
     # migrations/schema/01_log.sql.
     # With COLLATE "C": by the bytes of names, whatever the database's own collation is.
     Index("session_of_tenant_by_bytes", "tenant_id", "name", postgresql_where=text("name > ''")),
+    # Sessions with a policy of their own, as above.
+    Index(
+        "session_with_retention",
+        "tenant_id",
+        "name",
+        postgresql_where=text("retention <> '{}'::jsonb AND name > ''"),
+    ),
     Index(
         "session_turns",
         "tenant_id",

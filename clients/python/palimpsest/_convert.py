@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache, partial
@@ -172,6 +172,8 @@ def _sent(field: Any, value: Any) -> Any:
     if is_repeated and field.message_type is None and isinstance(value, str):
         # Each of its letters would be one.
         raise ValueError(f"{field.name} must be a collection of strings, not one string")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: each for name, each in asdict(value).items() if each is not None}
     if field.enum_type is None or value is None:
         return value
     return [_number(field, one) for one in value] if is_repeated else _number(field, value)

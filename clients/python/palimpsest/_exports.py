@@ -154,6 +154,7 @@ from palimpsest._values_log import (
     ChunkLabels,
     DefaultMemory,
     Remembered,
+    Retention,
     SessionInfo,
 )
 
@@ -258,6 +259,7 @@ __all__ = [
     "ReplyFormat",
     "ResourceExhausted",
     "ResumeOptions",
+    "Retention",
     "Revision",
     "RevisionKind",
     "Schema",

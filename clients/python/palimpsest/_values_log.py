@@ -12,6 +12,25 @@ DefaultMemory = Literal["none", "general"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Retention:
+    """How many days the data of a session is kept; nothing expires unless a policy says so.
+
+    None: as the tenant's policy says. 0: for ever.
+    """
+
+    #: The session itself, after the last append, question or change of a memory.
+    idle_session_days: int | None = None
+    #: The session itself, from its creation on.
+    session_days: int | None = None
+    #: Texts of model calls; tokens and costs stay.
+    call_days: int | None = None
+    #: Answers, with trajectories and ratings.
+    answer_days: int | None = None
+    #: Trajectories of answers.
+    trajectory_days: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SessionInfo:
     """A session."""
 
@@ -29,6 +48,8 @@ class SessionInfo:
     created_at: datetime
     #: The memory that its first append makes if it has none by then.
     default_memory: DefaultMemory = "none"
+    #: Where it differs from the tenant's policy.
+    retention: Retention = Retention()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior_
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/common.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n\x0fReadConsistency\x12\x1e\n\x08\x61t_least\x18\x01 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\x18\x80\x02\x12\x1b\n\rfully_applied\x18\x02 \x01(\x08\x42\x04\xe2\x41\x01\x01\"]\n\tReadPoint\x12\x16\n\x08revision\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1e\n\x10\x61pplied_position\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x18\n\nread_token\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\"\xb3\x01\n\rPositionRange\x12\x1a\n\x05\x66irst\x18\x01 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00\x12\x19\n\x04last\x18\x02 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00:k\xbaHh\x1a\x66\n\x14position_range.order\x12#first must not be greater than last\x1a)this.last == 0 || this.first <= this.last\"8\n\x0e\x43haracterRange\x12\x13\n\x05start\x18\x01 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12\x11\n\x03\x65nd\x18\x02 \x01(\x05\x42\x04\xe2\x41\x01\x03\"\xe4\x01\n\tTimeRange\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01\x12-\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01:w\xbaHt\x1ar\n\x10time_range.order\x12 start must not be later than end\x1a<!has(this.start) || !has(this.end) || this.start <= this.end\"8\n\x0b\x43hatMessage\x12\x12\n\x04role\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x15\n\x07\x63ontent\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\"\xbc\x02\n\x05Usage\x12\x13\n\x05\x63\x61lls\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1a\n\x0c\x66\x61iled_calls\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1a\n\x0cinput_tokens\x18\x03 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12%\n\x17predicted_cached_tokens\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12$\n\x16reported_cached_tokens\x18\x05 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1e\n\x10unreported_calls\x18\x06 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12 \n\x12\x63\x61\x63he_write_tokens\x18\x07 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1b\n\routput_tokens\x18\x08 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1c\n\x0e\x63ost_micro_usd\x18\t \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1c\n\x0eunpriced_calls\x18\n \x01(\x03\x42\x04\xe2\x41\x01\x03*R\n\tOnFailure\x12\x1a\n\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_FAILURE_STALL\x10\x01\x12\x13\n\x0fON_FAILURE_SKIP\x10\x02*_\n\x0bReplyFormat\x12\x1c\n\x18REPLY_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11REPLY_FORMAT_TEXT\x10\x01\x12\x1b\n\x17REPLY_FORMAT_STRUCTURED\x10\x02*\xdf\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPERATION_STATE_PENDING\x10\x01\x12\x1b\n\x17OPERATION_STATE_RUNNING\x10\x02\x12\x18\n\x14OPERATION_STATE_DONE\x10\x03\x12\x1a\n\x16OPERATION_STATE_FAILED\x10\x04\x12\x1d\n\x19OPERATION_STATE_CANCELLED\x10\x05\x12\x1d\n\x19OPERATION_STATE_ABANDONED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/common.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n\x0fReadConsistency\x12\x1e\n\x08\x61t_least\x18\x01 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\x18\x80\x02\x12\x1b\n\rfully_applied\x18\x02 \x01(\x08\x42\x04\xe2\x41\x01\x01\"]\n\tReadPoint\x12\x16\n\x08revision\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1e\n\x10\x61pplied_position\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x18\n\nread_token\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\"\xb3\x01\n\rPositionRange\x12\x1a\n\x05\x66irst\x18\x01 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00\x12\x19\n\x04last\x18\x02 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00:k\xbaHh\x1a\x66\n\x14position_range.order\x12#first must not be greater than last\x1a)this.last == 0 || this.first <= this.last\"\xc4\x02\n\tRetention\x12/\n\x11idle_session_days\x18\x01 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\x94\x9d\x02(\x00H\x00\x88\x01\x01\x12*\n\x0csession_days\x18\x02 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\x94\x9d\x02(\x00H\x01\x88\x01\x01\x12\'\n\tcall_days\x18\x03 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\x94\x9d\x02(\x00H\x02\x88\x01\x01\x12)\n\x0b\x61nswer_days\x18\x04 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\x94\x9d\x02(\x00H\x03\x88\x01\x01\x12-\n\x0ftrajectory_days\x18\x05 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\x94\x9d\x02(\x00H\x04\x88\x01\x01\x42\x14\n\x12_idle_session_daysB\x0f\n\r_session_daysB\x0c\n\n_call_daysB\x0e\n\x0c_answer_daysB\x12\n\x10_trajectory_days\"8\n\x0e\x43haracterRange\x12\x13\n\x05start\x18\x01 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12\x11\n\x03\x65nd\x18\x02 \x01(\x05\x42\x04\xe2\x41\x01\x03\"\xe4\x01\n\tTimeRange\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01\x12-\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01:w\xbaHt\x1ar\n\x10time_range.order\x12 start must not be later than end\x1a<!has(this.start) || !has(this.end) || this.start <= this.end\"8\n\x0b\x43hatMessage\x12\x12\n\x04role\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x15\n\x07\x63ontent\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\"\xbc\x02\n\x05Usage\x12\x13\n\x05\x63\x61lls\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1a\n\x0c\x66\x61iled_calls\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1a\n\x0cinput_tokens\x18\x03 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12%\n\x17predicted_cached_tokens\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12$\n\x16reported_cached_tokens\x18\x05 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1e\n\x10unreported_calls\x18\x06 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12 \n\x12\x63\x61\x63he_write_tokens\x18\x07 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1b\n\routput_tokens\x18\x08 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1c\n\x0e\x63ost_micro_usd\x18\t \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1c\n\x0eunpriced_calls\x18\n \x01(\x03\x42\x04\xe2\x41\x01\x03*R\n\tOnFailure\x12\x1a\n\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_FAILURE_STALL\x10\x01\x12\x13\n\x0fON_FAILURE_SKIP\x10\x02*_\n\x0bReplyFormat\x12\x1c\n\x18REPLY_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11REPLY_FORMAT_TEXT\x10\x01\x12\x1b\n\x17REPLY_FORMAT_STRUCTURED\x10\x02*\xdf\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPERATION_STATE_PENDING\x10\x01\x12\x1b\n\x17OPERATION_STATE_RUNNING\x10\x02\x12\x18\n\x14OPERATION_STATE_DONE\x10\x03\x12\x1a\n\x16OPERATION_STATE_FAILED\x10\x04\x12\x1d\n\x19OPERATION_STATE_CANCELLED\x10\x05\x12\x1d\n\x19OPERATION_STATE_ABANDONED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,6 +50,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POSITIONRANGE'].fields_by_name['last']._serialized_options = b'\342A\001\001\272H\004\"\002(\000'
   _globals['_POSITIONRANGE']._loaded_options = None
   _globals['_POSITIONRANGE']._serialized_options = b'\272Hh\032f\n\024position_range.order\022#first must not be greater than last\032)this.last == 0 || this.first <= this.last'
+  _globals['_RETENTION'].fields_by_name['idle_session_days']._loaded_options = None
+  _globals['_RETENTION'].fields_by_name['idle_session_days']._serialized_options = b'\342A\001\001\272H\010\032\006\030\224\235\002(\000'
+  _globals['_RETENTION'].fields_by_name['session_days']._loaded_options = None
+  _globals['_RETENTION'].fields_by_name['session_days']._serialized_options = b'\342A\001\001\272H\010\032\006\030\224\235\002(\000'
+  _globals['_RETENTION'].fields_by_name['call_days']._loaded_options = None
+  _globals['_RETENTION'].fields_by_name['call_days']._serialized_options = b'\342A\001\001\272H\010\032\006\030\224\235\002(\000'
+  _globals['_RETENTION'].fields_by_name['answer_days']._loaded_options = None
+  _globals['_RETENTION'].fields_by_name['answer_days']._serialized_options = b'\342A\001\001\272H\010\032\006\030\224\235\002(\000'
+  _globals['_RETENTION'].fields_by_name['trajectory_days']._loaded_options = None
+  _globals['_RETENTION'].fields_by_name['trajectory_days']._serialized_options = b'\342A\001\001\272H\010\032\006\030\224\235\002(\000'
   _globals['_CHARACTERRANGE'].fields_by_name['start']._loaded_options = None
   _globals['_CHARACTERRANGE'].fields_by_name['start']._serialized_options = b'\342A\001\003'
   _globals['_CHARACTERRANGE'].fields_by_name['end']._loaded_options = None
@@ -84,24 +94,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_USAGE'].fields_by_name['cost_micro_usd']._serialized_options = b'\342A\001\003'
   _globals['_USAGE'].fields_by_name['unpriced_calls']._loaded_options = None
   _globals['_USAGE'].fields_by_name['unpriced_calls']._serialized_options = b'\342A\001\003'
-  _globals['_ONFAILURE']._serialized_start=1163
-  _globals['_ONFAILURE']._serialized_end=1245
-  _globals['_REPLYFORMAT']._serialized_start=1247
-  _globals['_REPLYFORMAT']._serialized_end=1342
-  _globals['_OPERATIONSTATE']._serialized_start=1345
-  _globals['_OPERATIONSTATE']._serialized_end=1568
+  _globals['_ONFAILURE']._serialized_start=1490
+  _globals['_ONFAILURE']._serialized_end=1572
+  _globals['_REPLYFORMAT']._serialized_start=1574
+  _globals['_REPLYFORMAT']._serialized_end=1669
+  _globals['_OPERATIONSTATE']._serialized_start=1672
+  _globals['_OPERATIONSTATE']._serialized_end=1895
   _globals['_READCONSISTENCY']._serialized_start=140
   _globals['_READCONSISTENCY']._serialized_end=218
   _globals['_READPOINT']._serialized_start=220
   _globals['_READPOINT']._serialized_end=313
   _globals['_POSITIONRANGE']._serialized_start=316
   _globals['_POSITIONRANGE']._serialized_end=495
-  _globals['_CHARACTERRANGE']._serialized_start=497
-  _globals['_CHARACTERRANGE']._serialized_end=553
-  _globals['_TIMERANGE']._serialized_start=556
-  _globals['_TIMERANGE']._serialized_end=784
-  _globals['_CHATMESSAGE']._serialized_start=786
-  _globals['_CHATMESSAGE']._serialized_end=842
-  _globals['_USAGE']._serialized_start=845
-  _globals['_USAGE']._serialized_end=1161
+  _globals['_RETENTION']._serialized_start=498
+  _globals['_RETENTION']._serialized_end=822
+  _globals['_CHARACTERRANGE']._serialized_start=824
+  _globals['_CHARACTERRANGE']._serialized_end=880
+  _globals['_TIMERANGE']._serialized_start=883
+  _globals['_TIMERANGE']._serialized_end=1111
+  _globals['_CHATMESSAGE']._serialized_start=1113
+  _globals['_CHATMESSAGE']._serialized_end=1169
+  _globals['_USAGE']._serialized_start=1172
+  _globals['_USAGE']._serialized_end=1488
 # @@protoc_insertion_point(module_scope)

@@ -225,6 +225,73 @@ class PositionRange(_message.Message):
 Global___PositionRange: _TypeAlias = PositionRange  # noqa: Y015
 
 @_typing.final
+class Retention(_message.Message):
+    """How long the data of a session is kept, in days. Workers remove what is older within
+    hours (`retention_seconds`). Unset: of a session as its tenant says, of a tenant for
+    ever. 0: for ever. Nothing expires unless a policy says so.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDLE_SESSION_DAYS_FIELD_NUMBER: _builtins.int
+    SESSION_DAYS_FIELD_NUMBER: _builtins.int
+    CALL_DAYS_FIELD_NUMBER: _builtins.int
+    ANSWER_DAYS_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_DAYS_FIELD_NUMBER: _builtins.int
+    idle_session_days: _builtins.int
+    """Optional. The session itself is deleted, as DeleteSession does, when for so long
+    nothing was appended to it, no question was asked and no memory of it changed. Other
+    reads do not count.
+    """
+    session_days: _builtins.int
+    """Optional. The session itself is deleted so long after its creation."""
+    call_days: _builtins.int
+    """Optional. Texts of model calls: replies, failures and refusals. Tokens and costs stay.
+    A step that is tried again after that pays for its calls again.
+    """
+    answer_days: _builtins.int
+    """Optional. Answers that are no longer pending, with trajectory and rating, as
+    DeleteAnswer removes them.
+    """
+    trajectory_days: _builtins.int
+    """Optional. Trajectories of answers that are no longer pending. The answers stay."""
+    def __init__(
+        self,
+        *,
+        idle_session_days: _builtins.int | None = ...,
+        session_days: _builtins.int | None = ...,
+        call_days: _builtins.int | None = ...,
+        answer_days: _builtins.int | None = ...,
+        trajectory_days: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__answer_days: _TypeAlias = _typing.Literal["answer_days"]  # noqa: Y015
+    _WhichOneofArgType__answer_days: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days"]  # noqa: Y015
+    _WhichOneofReturnType__call_days: _TypeAlias = _typing.Literal["call_days"]  # noqa: Y015
+    _WhichOneofArgType__call_days: _TypeAlias = _typing.Literal["_call_days", b"_call_days"]  # noqa: Y015
+    _WhichOneofReturnType__idle_session_days: _TypeAlias = _typing.Literal["idle_session_days"]  # noqa: Y015
+    _WhichOneofArgType__idle_session_days: _TypeAlias = _typing.Literal["_idle_session_days", b"_idle_session_days"]  # noqa: Y015
+    _WhichOneofReturnType__session_days: _TypeAlias = _typing.Literal["session_days"]  # noqa: Y015
+    _WhichOneofArgType__session_days: _TypeAlias = _typing.Literal["_session_days", b"_session_days"]  # noqa: Y015
+    _WhichOneofReturnType__trajectory_days: _TypeAlias = _typing.Literal["trajectory_days"]  # noqa: Y015
+    _WhichOneofArgType__trajectory_days: _TypeAlias = _typing.Literal["_trajectory_days", b"_trajectory_days"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answer_days) -> _WhichOneofReturnType__answer_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__call_days) -> _WhichOneofReturnType__call_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_session_days) -> _WhichOneofReturnType__idle_session_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session_days) -> _WhichOneofReturnType__session_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trajectory_days) -> _WhichOneofReturnType__trajectory_days | None: ...
+
+Global___Retention: _TypeAlias = Retention  # noqa: Y015
+
+@_typing.final
 class CharacterRange(_message.Message):
     """A range of characters in a chunk's text, counted in Unicode code points.
 

@@ -141,6 +141,7 @@ class Session(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     DEFAULT_MEMORY_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Required. Unique within the tenant; chosen by the client."""
     language: _builtins.str
@@ -173,6 +174,10 @@ class Session(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
 
+    @_builtins.property
+    def retention(self) -> _common_pb2.Retention:
+        """Optional. How long its data is kept, where that differs from its tenant's policy."""
+
     def __init__(
         self,
         *,
@@ -184,10 +189,11 @@ class Session(_message.Message):
         etag: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         default_memory: Global___DefaultMemory.ValueType = ...,
+        retention: _common_pb2.Retention | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "default_memory", b"default_memory", "etag", b"etag", "head", b"head", "id", b"id", "language", b"language", "metadata", b"metadata"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "default_memory", b"default_memory", "etag", b"etag", "head", b"head", "id", b"id", "language", b"language", "metadata", b"metadata", "retention", b"retention"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -307,7 +313,7 @@ class UpdateSessionRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Required. The fields to update: `metadata`, as a whole."""
+        """Required. The fields to update, each as a whole: `metadata`, `retention`."""
 
     def __init__(
         self,

@@ -143,7 +143,7 @@ class SessionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSession(self, request, context):
-        """Updates the metadata of a session.
+        """Updates the metadata of a session, or how long its data is kept.
 
         Guarantees: durable when the call returns. With `Session.etag`: ABORTED
         (ETAG_MISMATCH) when the session was updated since.

@@ -61,7 +61,7 @@ class SessionServiceStub:
     Safety: reads only.
     """
     UpdateSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.UpdateSessionRequest, _session_service_pb2.Session]
-    """Updates the metadata of a session.
+    """Updates the metadata of a session, or how long its data is kept.
 
     Guarantees: durable when the call returns. With `Session.etag`: ABORTED
     (ETAG_MISMATCH) when the session was updated since.
@@ -212,7 +212,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Safety: reads only.
     """
     UpdateSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.UpdateSessionRequest, _session_service_pb2.Session]  # type: ignore[assignment]
-    """Updates the metadata of a session.
+    """Updates the metadata of a session, or how long its data is kept.
 
     Guarantees: durable when the call returns. With `Session.etag`: ABORTED
     (ETAG_MISMATCH) when the session was updated since.
@@ -384,7 +384,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.UpdateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.Session, _abc.Awaitable[_session_service_pb2.Session]]:
-        """Updates the metadata of a session.
+        """Updates the metadata of a session, or how long its data is kept.
 
         Guarantees: durable when the call returns. With `Session.etag`: ABORTED
         (ETAG_MISMATCH) when the session was updated since.

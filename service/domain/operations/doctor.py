@@ -21,6 +21,9 @@ STUCK_SECONDS = 900.0
 PENDING_SECONDS = 600.0
 #: The intent of a call whose lease ran out so long ago has been forgotten, in seconds.
 INTENT_SECONDS = 3600.0
+#: Retention that has not completed for so many passes, and seconds, is reported.
+RETENTION_PASSES = 3
+RETENTION_SECONDS = 6 * 3600.0
 #: A wake-up that waits for so long says that there are too few workers, in seconds.
 WAKE_UP_SECONDS = 60.0
 #: So many chunks whose words are not indexed are reported.
@@ -306,6 +309,18 @@ def judge_intents(open_calls: int, forgotten: int) -> Finding:
         advice = "they count against budgets until their work is done again; retry what gave up"
         return warn("intents", said, advice)
     return ok("intents", f"{open_calls} calls about to be made or under way")
+
+
+def judge_retention(seconds: float | None, pass_seconds: float) -> Finding:
+    """Judges how long ago policies of retention were applied to the whole tenant."""
+    if seconds is None:
+        return ok("retention", "no policy: nothing expires")
+    hours = f"{seconds / 3600:.1f} hours"
+    if seconds > max(RETENTION_PASSES * pass_seconds, RETENTION_SECONDS):
+        said = f"policies have not been applied to all sessions for {hours}"
+        advice = "run more workers, or look for `palimpsest.retention` in the logs of workers"
+        return warn("retention", said, advice)
+    return ok("retention", f"policies were applied to all sessions {hours} ago")
 
 
 def judge_spend(*, adds_up: bool) -> Finding:

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest.v1 import common_pb2
+from service.domain.operations.retention import Retention
 from service.usecases.memories.consistency import Consistency
 from storage.calls.calls import UsageLine
 
@@ -48,6 +49,11 @@ def _as_field(field: Any, value: Any) -> Any:
     if is_dataclass(value):
         return message_of(message_factory.GetMessageClass(field.message_type), value)
     return value
+
+
+def retention(message: common_pb2.Retention) -> Retention:
+    """Returns a policy of retention."""
+    return Retention(**{field.name: days for field, days in message.ListFields()})
 
 
 def numbers_of(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
+from service.domain.operations.retention import NO_POLICY, Retention
 from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.reasons import Reason
@@ -13,7 +14,7 @@ from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import being_deleted, session_not_found
 from storage.engine.database import Database
-from storage.log import deleting, sessions
+from storage.log import deleting, retention_turns, sessions
 from storage.log import pages as log_pages
 from storage.log.sessions import StoredSession
 
@@ -37,6 +38,7 @@ async def create(
     language: str,
     metadata: Mapping[str, str] | None = None,
     default_memory: DefaultMemory = DefaultMemory.NONE,
+    retention: Retention = NO_POLICY,
 ) -> StoredSession:
     """Creates a session that is searched in `language`. Raises AlreadyExists, Conflict,
     InvalidInput."""
@@ -50,7 +52,7 @@ async def create(
                 field="session.language",
             )
         key = session_key(tenant_id, name)
-        made = await sessions.create(tx, key, name, language, metadata, default_memory)
+        made = await sessions.create(tx, key, name, language, metadata, default_memory, retention)
         is_going = made is None and await deleting.is_being_removed(tx, key, key)
         if is_going:
             raise being_deleted("session", name)
@@ -58,6 +60,8 @@ async def create(
             raise AlreadyExists(
                 Reason.SESSION_EXISTS, f"there is a session {name!r} already", {"session": name}
             )
+        if retention.stored():
+            await retention_turns.begin(tx)
         return await store_result(tx, made)
 
 
@@ -70,10 +74,16 @@ async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
     return stored
 
 
-async def update_metadata(
-    database: Database, tenant_id: UUID, name: str, metadata: Mapping[str, str], *, etag: str
+async def update(
+    database: Database,
+    tenant_id: UUID,
+    name: str,
+    *,
+    metadata: Mapping[str, str] | None,
+    retention: Retention | None,
+    etag: str,
 ) -> StoredSession:
-    """Replaces the metadata of a session; with an `etag` only of one that is as it was then.
+    """Replaces what is given; with an `etag` only of a session that is as it was then.
 
     Raises NotFound, Conflict.
     """
@@ -88,8 +98,14 @@ async def update_metadata(
                 f"session {name!r} was updated since it was read: read it again",
                 {"current": stored.etag},
             )
-        if dict(stored.metadata) != dict(metadata):
-            stored = await sessions.set_metadata(tx, key, metadata)
+        changed: dict[str, object] = {}
+        if metadata is not None and dict(stored.metadata) != dict(metadata):
+            changed["metadata"] = dict(metadata)
+        if retention is not None and stored.retention != retention:
+            changed["retention"] = retention.stored()
+            await retention_turns.begin(tx)
+        if changed:
+            stored = await sessions.set_fields(tx, key, **changed)
         return await store_result(tx, stored)
 
 

@@ -24,6 +24,7 @@ from storage.engine import database_state, pooling
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.engine.signals import are_heard
+from storage.log import retention_turns
 from storage.memories import queue, waiting
 from storage.operations import doctor as look
 from storage.operations.doctor import ServerFacts
@@ -223,6 +224,11 @@ class Doctor:
                 lambda found: [judge.judge_pending("drafts", *found)],
             ),
             ("intents", look.read_intents, lambda found: [judge.judge_intents(*found)]),
+            (
+                "retention",
+                retention_turns.seconds_since_last,
+                lambda found: [judge.judge_retention(found, self._config.retention_seconds)],
+            ),
             ("spend", look.read_spend, lambda found: [judge.judge_spend(adds_up=found)]),
             ("index", look.read_index, lambda found: [judge.judge_index(*found)]),
         )

@@ -56,6 +56,24 @@ async def test_an_etag_guards_an_update(session: palimpsest.Session) -> None:
     assert (await session.info()).metadata == {"a": "1"}
 
 
+async def test_retention_is_replaced_as_a_whole(client: palimpsest.Client) -> None:
+    given = palimpsest.Retention(answer_days=30, call_days=0)
+    session = await client.create_session(f"user:{uuid4().hex}", retention=given)
+    before = await session.info()
+    assert before.retention == given
+    wanted = palimpsest.Retention(idle_session_days=365)
+    after = await session.update(retention=wanted, etag=before.etag)
+    assert (after.retention, after.metadata) == (wanted, {})
+    assert after.etag != before.etag
+    both = await session.update(retention=palimpsest.Retention(), metadata={"a": "b"})
+    assert (both.retention, both.metadata) == (palimpsest.Retention(), {"a": "b"})
+    for days in (-1, 36_501):
+        with pytest.raises(palimpsest.InvalidArgument):
+            await session.update(retention=palimpsest.Retention(session_days=days))
+    with pytest.raises(ValueError, match="metadata or retention"):
+        await session.update()
+
+
 async def test_what_cannot_be_metadata_is_refused(session: palimpsest.Session) -> None:
     for wrong in ({"": "x"}, {"k" * 65: "x"}, {"k": "v" * 1025}, {"k": "\0"}):
         with pytest.raises(palimpsest.InvalidArgument):

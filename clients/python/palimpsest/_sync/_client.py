@@ -25,7 +25,7 @@ from palimpsest._sync._session import Session
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
-from palimpsest._values_log import SessionInfo
+from palimpsest._values_log import Retention, SessionInfo
 from palimpsest.v1 import memory_service_pb2, operation_service_pb2, session_service_pb2
 
 
@@ -137,6 +137,7 @@ class Client(Resource):
         language: str = "",
         metadata: Mapping[str, str] | None = None,
         default_memory: bool | None = None,
+        retention: Retention | None = None,
         request_id: str = "",
     ) -> "Session":
         """Creates a session.
@@ -146,8 +147,9 @@ class Client(Resource):
         "english", "german", "simple" (words as they are) …; empty: the service's default.
         `metadata` has at most 16 keys and values of your own, which no model sees.
         `default_memory`: whether the first append makes a memory "default" if there is none by
-        then; None: as the service's setting says. For 24 hours the same `request_id` returns the
-        first result and does nothing.
+        then; None: as the service's setting says. `retention`: how long data is kept, where that
+        differs from the tenant's policy. For 24 hours the same `request_id` returns the first
+        result and does nothing.
 
         Raises AlreadyExists, InvalidArgument, TypeError, ValueError, and Aborted (BEING_DELETED)
         while the rows of a deleted session with this id are being removed.
@@ -158,6 +160,7 @@ class Client(Resource):
             language=language,
             metadata=metadata,
             default_memory=default_memory,
+            retention=retention,
             request_id=request_id,
         )
         return session

@@ -31,6 +31,7 @@ from palimpsest._values_log import (
     Chunk,
     ChunkFilterOptions,
     ChunkLabels,
+    Retention,
     SessionInfo,
 )
 from palimpsest.v1 import session_service_pb2
@@ -53,6 +54,7 @@ class SessionLog(Resource):
         language: str = "",
         metadata: Mapping[str, str] | None = None,
         default_memory: bool | None = None,
+        retention: Retention | None = None,
         request_id: str = "",
     ) -> None:
         """Creates the session. See `Client.create_session`."""
@@ -65,6 +67,7 @@ class SessionLog(Resource):
                 language=language,
                 metadata=metadata,
                 default_memory=None if default_memory is None else made,
+                retention=retention,
             ),
             request_id=request_id,
         )
@@ -89,19 +92,27 @@ class SessionLog(Resource):
         return value_of(SessionInfo, self._connection.call(method, request))
 
     def update(
-        self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
+        self,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        retention: Retention | None = None,
+        etag: str = "",
+        request_id: str = "",
     ) -> SessionInfo:
-        """Replaces the metadata: at most 16 keys and values of your own.
+        """Replaces what is given: the metadata, at most 16 keys and values of your own; how long
+        data is kept.
 
         With the `etag` of an `info`, only if the session has not been updated since. Raises
         NotFound, InvalidArgument, Aborted (ETAG_MISMATCH), TypeError, ValueError.
         """
+        fields = {"metadata": metadata, "retention": retention}
+        given = [name for name, value in fields.items() if value is not None]
+        if not given:
+            raise ValueError("give metadata or retention: an update without either does nothing")
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
-            session=message_of(
-                session_service_pb2.Session, id=self.id, metadata=metadata, etag=etag
-            ),
-            update_mask={"paths": ["metadata"]},
+            session=message_of(session_service_pb2.Session, id=self.id, etag=etag, **fields),
+            update_mask={"paths": given},
             request_id=request_id,
         )
         # A second try would find the etag of the first one's update.
