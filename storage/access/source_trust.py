@@ -36,17 +36,16 @@ def at_least(least: Trust, table: str = "c") -> str:
     return f"coalesce({of_chunk(table)}, 'trusted') NOT IN ({', '.join(refused)})"
 
 
-_HAS_RULES = """
-SELECT EXISTS (
-    SELECT FROM source_trust WHERE session_key IN (%(session)s, %(tenant)s)
-        AND trust <> 'trusted'
-)
-"""
+#: SQL for whether some source of a session may be less than trusted.
+HAS_RULES = """EXISTS (
+    SELECT FROM source_trust t WHERE t.trust <> 'trusted'
+        AND t.session_key IN (%(session)s, current_setting('app.tenant')::uuid)
+)"""
 
 
 async def has_rules(tx: Transaction, session_key: UUID) -> bool:
     """Returns whether some source of a session may be less than trusted."""
-    rows = await tx.fetch(_HAS_RULES, {"session": session_key, "tenant": tx.tenant_id})
+    rows = await tx.fetch(f"SELECT {HAS_RULES}", {"session": session_key})
     return bool(rows[0][0])
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from service.domain.access.trust import Trust
+from storage.access import source_trust
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
@@ -29,6 +32,8 @@ class Range:
     #: When they occurred: from the first to before the second.
     occurred_after: datetime | None = None
     occurred_before: datetime | None = None
+    #: Their sources are at least so trusted; None: also what is blocked.
+    min_trust: Trust | None = None
     #: The positions of all chunks of the threads, if these are few and were looked up.
     positions: tuple[int, ...] | None = None
 
@@ -44,6 +49,7 @@ class Range:
             (bool(self.sources), _one_of("source", "sources", self.sources)),
             (self.occurred_after is not None, "c.occurred_at >= %(occurred_after)s"),
             (self.occurred_before is not None, "c.occurred_at < %(occurred_before)s"),
+            (self.min_trust is not None, source_trust.at_least(self.min_trust or Trust.BLOCKED)),
         )
         return " AND ".join(sql for used, sql in parts if used)
 

@@ -1,11 +1,13 @@
 """Finds entries of memories by their words (BM25) and by their vectors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from service.domain.access.trust import Trust
 from service.domain.search.entries import Entry
+from storage.access import source_trust
 from storage.engine.database import Row, Transaction
 from storage.log.ranges import Range
 from storage.search.words import BACK, occurrences, score_of, word_values
@@ -30,6 +32,8 @@ class EntryRange:
     path_prefix: str = ""
     #: One of the chunks that it rests on fulfils these; None: it may rest on none.
     chunks: Range | None = None
+    #: All of the chunks that it rests on are at least so trusted; None: whatever they are.
+    min_trust: Trust | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +49,8 @@ class FoundEntry:
     last_position: int
     #: BM25, or the cosine of the angle.
     score: float
+    #: That of the least trusted chunk that it rests on, where it was read.
+    trust: Trust = Trust.TRUSTED
 
     @property
     def key(self) -> tuple[UUID, UUID]:
@@ -133,7 +139,16 @@ def _from(within: EntryRange) -> str:
     WHERE m.session_key = %(session)s AND e.session_key = %(session)s
         AND (%(memories)s::uuid[] IS NULL OR m.memory_id = ANY(%(memories)s::uuid[]))
         AND (starts_with(e.path, %(prefix)s) OR starts_with(%(below)s, e.path))
-        {_rests(within)}"""
+        {_rests(within)} {_is_trusted(within)}"""
+
+
+def _is_trusted(within: EntryRange) -> str:
+    if within.min_trust is None:
+        return ""
+    return f"""AND NOT EXISTS (SELECT FROM chunk c
+            WHERE c.session_key = %(session)s
+                AND c.position BETWEEN e.first_position AND e.last_position
+                AND NOT {source_trust.at_least(within.min_trust)})"""
 
 
 def _rests(within: EntryRange) -> str:
@@ -237,6 +252,18 @@ SELECT {_COLUMNS}, 0.0::float8 FROM (
 WHERE e.total - octet_length(e.path) - octet_length(e.value) <= %(bytes)s
 ORDER BY e.revision DESC, e.memory_id, e.path, e.part
 """  # noqa: S608 - all of it is ours
+
+
+async def with_trust(
+    tx: Transaction, session_key: UUID, found: Sequence[FoundEntry]
+) -> Sequence[FoundEntry]:
+    """Adds how much the chunks are trusted that entries rest on."""
+    ranges = [(max(one.first_position - 1, 0), one.last_position) for one in found]
+    levels = await source_trust.least_of_ranges(tx, session_key, ranges)
+    return [
+        one if levels[within] is Trust.TRUSTED else replace(one, trust=levels[within])
+        for one, within in zip(found, ranges, strict=True)
+    ]
 
 
 async def read_newest_entries(

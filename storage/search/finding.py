@@ -10,6 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
+from storage.access.source_trust import HAS_RULES
 from storage.engine.database import Transaction, first
 from storage.log.chunks import CHUNK_COLUMNS, FOUND_COLUMNS, logged_of
 from storage.log.pages import CHUNK_BYTES
@@ -41,6 +42,8 @@ class SearchPlace:
     listed_position: int = 0
     #: The session's.
     incarnation: int = 1
+    #: Some of the session's sources may be less than trusted.
+    has_rules: bool = False
     #: Why vectors cannot be searched; empty when they can. The database does not know it.
     vectors_unavailable: str = ""
 
@@ -55,7 +58,7 @@ SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.lan
           ) AS kept ORDER BY at, lexeme) AS words,
     (SELECT coalesce(max(last_position), 0) FROM posting_block b
      WHERE b.session_key = s.session_key) AS listed_position,
-    s.incarnation
+    s.incarnation, {HAS_RULES} AS has_rules
 FROM session s WHERE s.session_key = %(session)s
 """  # noqa: S608 - all of it is ours
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from service.domain.access.trust import Trust
 from service.domain.answers.citations import best_excerpt
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
@@ -74,6 +75,8 @@ class RecallEntry:
     last_position: int
     #: How well it fits; compares entries of one recall only, 0: it was not looked for.
     score: float = 0.0
+    #: That of the least trusted of those chunks.
+    trust: Trust = Trust.TRUSTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +108,8 @@ class RecallPart:
     #: The characters of the chunk's text that are shown; both 0: all.
     from_character: int = 0
     to_character: int = 0
+    #: How much the chunk is trusted, or the least trusted one that the entry rests on.
+    trust: Trust = Trust.TRUSTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,6 +220,7 @@ class _Block:
             path=entry.path,
             number=entry.number,
             revision=entry.revision,
+            trust=entry.trust,
         )
         added = self._add(part, f"- {_indented(entry.text)}", floor)
         if added:
@@ -404,6 +410,7 @@ def _line_of(
         score=hit.score,
         from_character=offset + start if is_cut else 0,
         to_character=offset + end if is_cut else 0,
+        trust=logged.trust,
     )
     before, after = _CUT if start else "", _CUT if end < len(text) else ""
     return part, f"{mark}{before}{_indented(part.text)}{after}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
+from service.domain.access.trust import Trust
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from storage.log.ranges import Range
@@ -51,7 +52,8 @@ class ChunkFilter(Range):
         """Returns the filter that `to_json` serialized."""
         lists = {name: tuple(value) for name, value in held.items() if isinstance(value, list)}
         times = {name: datetime.fromisoformat(held[name]) for name in _TIMES if name in held}
-        return cls(**{**held, **lists, **times})
+        levels = {"min_trust": Trust(held["min_trust"])} if "min_trust" in held else {}
+        return cls(**{**held, **lists, **times, **levels})
 
     def range(self, head: int) -> Range:
         """Returns what storage reads, of the chunks up to `head`."""

@@ -1,7 +1,7 @@
 """Searches the entries of a session's memories that fit a query best."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.calls.ledger import CallScope
@@ -32,6 +32,7 @@ from storage.search.entry_search import (
     SearchedMemory,
     read_entries,
     read_searched,
+    with_trust,
 )
 from storage.search.finding import SearchPlace
 
@@ -225,6 +226,7 @@ class MemorySearch:
             memory_ids=[one.memory_id for one in searched],
             path_prefix=prefix,
             chunks=None if query.chunks is None else query.chunks.range(place.head),
+            min_trust=None if query.chunks is None else query.chunks.min_trust,
         )
         async with self._database.direct(tenant_id, name="search") as tx:
             hits = await search_entries(
@@ -236,6 +238,9 @@ class MemorySearch:
                 query.limit,
                 by_words=prepared.mode is not SearchMode.VECTORS,
             )
+            if place.has_rules:
+                found = await with_trust(tx, key, [one.found for one in hits])
+                hits = [replace(one, found=two) for one, two in zip(hits, found, strict=True)]
         if any(one.is_behind for one in searched):
             await note_for_index(self._database, tenant_id, key)
         return EntrySearch(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from service.domain.access.trust import Trust
 from service.domain.log.chunks import LoggedChunk
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prism import default_memory
@@ -45,6 +46,7 @@ from storage.search.entry_search import (
     SearchedMemory,
     read_newest_entries,
     read_searched,
+    with_trust,
 )
 from storage.search.finding import read_chunks, with_positions
 from storage.search.recalling import read_newest
@@ -274,9 +276,11 @@ class Recaller:
             if query.wants(RecallKind.MEMORY):
                 ids = [one.memory_id for one in subject.memories]
                 rows, are_all = await read_newest_entries(tx, key, ids, max_bytes)
+                rows = _trusted(await with_trust(tx, key, rows), within.min_trust)
             if query.wants(RecallKind.UNREAD) and within.from_position <= within.to_position:
                 within = await with_positions(tx, key, within)
                 unread = await read_newest(tx, key, within, max_bytes)
+                unread = [one for one in unread if one.is_read]
         entries, fit = await beside(_recalled_entries, rows, subject.names, query.max_tokens)
         return _Newest(entries=entries, are_whole=are_all and fit, unread=unread)
 
@@ -298,11 +302,14 @@ class Recaller:
         best: Sequence[EntryHit] = ()
         async with self._database.direct(tenant_id, name="recall") as tx:
             if page is not None and not newest.are_whole:
-                best = await _best_entries(tx, subject, page)
+                best = await _best_entries(
+                    tx, subject, page, (query.filter or ChunkFilter()).min_trust
+                )
             if positions:
                 chunks = await read_chunks(
                     *(tx, subject.session.session_key, positions, most), int(most * LARGE_SHARE)
                 )
+                chunks = {at: one for at, one in chunks.items() if one.is_read}
         if best:
             entries = await beside(_with_newest, best, newest.entries, subject.names)
         return RecallMaterial(
@@ -369,13 +376,24 @@ def _keeps_neighbours(wanted: ChunkFilter) -> bool:
     return not others.conditions()
 
 
-async def _best_entries(tx: Transaction, subject: _Subject, page: FoundPage) -> Sequence[EntryHit]:
-    return await search_entries(
-        *(tx, subject.session.session_key, page.index, page.vector),
-        EntryRange(memory_ids=list(subject.names)),
+async def _best_entries(
+    tx: Transaction, subject: _Subject, page: FoundPage, min_trust: Trust | None
+) -> Sequence[EntryHit]:
+    key = subject.session.session_key
+    hits = await search_entries(
+        *(tx, key, page.index, page.vector),
+        EntryRange(memory_ids=list(subject.names), min_trust=min_trust),
         MAX_ENTRIES,
         by_words=page.mode is not SearchMode.VECTORS,
     )
+    if not page.index.has_rules:
+        return hits
+    found = await with_trust(tx, key, [one.found for one in hits])
+    return [replace(one, found=entry) for one, entry in zip(hits, found, strict=True)]
+
+
+def _trusted(rows: Sequence[FoundEntry], least: Trust | None) -> Sequence[FoundEntry]:
+    return rows if least is None else [one for one in rows if one.trust.suffices(least)]
 
 
 def _with_newest(
@@ -407,4 +425,5 @@ def _entry(found: FoundEntry, names: Mapping[UUID, str]) -> RecallEntry:
         revision=found.revision,
         first_position=found.first_position,
         last_position=found.last_position,
+        trust=found.trust,
     )

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from service.domain.access.trust import Trust
 from service.domain.answers.citations import best_span
 from service.domain.calls.ledger import CallScope, Gone
 from service.domain.log.chunks import LoggedChunk
@@ -280,6 +281,9 @@ class Searcher:
         place, mode, vector = prepared.place, prepared.mode, prepared.vector
         last = place.head if query.up_to is None else min(query.up_to, place.head)
         within = wanted.range(last)
+        if place.has_rules and within.min_trust is None:
+            # What is blocked is in the index, and nothing finds it.
+            within = replace(within, min_trust=Trust.UNVERIFIED)
         async with self._database.direct(tenant_id, name="search") as tx:
             within = await with_positions(tx, session_key, within)
         depth = max(query.limit, DEPTH)
