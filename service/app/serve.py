@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 
 from service import telemetry
+from service.app.access import access_of
 from service.app.dispatching import process
 from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
@@ -21,7 +22,6 @@ from service.llm.providers.prices import Prices
 from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
 from service.rpc.certificates import Certificates
-from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
@@ -87,6 +87,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         signals.subscribe(CHANGES, watcher.wake)
         appender = Appender(database, wake_ups, keys.token, config.limits, default_memories())
         pages = Pages(keys.token, config.limits)
+        access = access_of(config, database, pages)
         memories = memories_of(database, wake_ups, watcher, keys.token, config.limits)
         facts = Facts(config).of
         contexts = WorkingContexts(
@@ -152,15 +153,17 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 trees=TreeService(trees, memories, pages),
                 states=StateService(contexts, pages, config.limits),
                 operations=OperationService(operations, pages, stop),
+                access=access.service,
             ),
             config.limits,
             database,
-            authentication=Authentication(required=listening.is_authenticated(config)),
+            authentication=access.authentication,
             around=(Lives(database),),
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
-        jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run, journal.run]
+        jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
+        jobs += [journal.run, access.run]
         if telemetry.exports():
             gauges = DeploymentGauges(database, dead_after_seconds=config.dead_after_seconds)
             jobs.append(gauges.run)

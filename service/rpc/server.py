@@ -10,6 +10,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from palimpsest.v1 import (
+    access_service_pb2,
+    access_service_pb2_grpc,
     answer_service_pb2,
     answer_service_pb2_grpc,
     billing_service_pb2,
@@ -25,6 +27,7 @@ from palimpsest.v1 import (
     tree_service_pb2,
     tree_service_pb2_grpc,
 )
+from service.rpc.access_service import AccessService
 from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.billing_service import BillingService
@@ -58,6 +61,7 @@ class Services:
     trees: TreeService
     states: StateService
     operations: OperationService
+    access: AccessService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -71,6 +75,7 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         ("trees", tree_service_pb2, tree_service_pb2_grpc),
         ("states", state_service_pb2, state_service_pb2_grpc),
         ("operations", operation_service_pb2, operation_service_pb2_grpc),
+        ("access", access_service_pb2, access_service_pb2_grpc),
     )
     for descriptor in messages.DESCRIPTOR.services_by_name.values()
 }

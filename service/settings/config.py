@@ -112,6 +112,8 @@ class Limits(BaseModel):
     max_filter_ids: Annotated[int, Field(ge=1, le=64)] = 64
     #: The budget of a recalled text, in tokens.
     max_recall_tokens: Count = 100_000
+    #: Keys of a tenant that are neither revoked nor expired.
+    max_keys: Count = 1000
     #: Memories of a session.
     max_memories: Count = 64
     #: The value of a PRISM memory as canonical JSON, in bytes.
@@ -212,6 +214,9 @@ class Config(BaseModel):
     #: HOST:PORT where clients must have a certificate. Unset: they must at the address above, if
     #: there are roots of client certificates.
     mutual_tls_listen: Annotated[str | None, AfterValidator(_checked_other_listen)] = None
+    #: How long a server trusts what it has read of a key. A revoked key, or one of a suspended
+    #: tenant, may be accepted as long.
+    key_cache_seconds: Annotated[float, Field(gt=0, le=300)] = 10.0
     #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
     reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which the user that PostgreSQL has to

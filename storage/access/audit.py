@@ -7,7 +7,14 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from service.domain.access.audit import NO_DIGEST, AuditAction, AuditEntry, AuditEvent, digest_of
+from service.domain.access.audit import (
+    NO_DIGEST,
+    AuditAction,
+    AuditEntry,
+    AuditEvent,
+    digest_of,
+    portable,
+)
 from service.domain.access.identity import current_principal
 from storage.engine.database import Transaction, first
 
@@ -40,7 +47,7 @@ async def record(tx: Transaction, entry: AuditEntry, *, principal: str | None = 
         sequence=sequence + 1,
         occurred_at=datetime.now(UTC),
         principal=principal or current_principal(SERVICE),
-        entry=entry,
+        entry=replace(entry, details=portable(entry.details)),
     )
     event = replace(event, digest=digest_of(event, bytes(before)))
     await tx.execute(_APPEND, _values(event))

@@ -307,6 +307,24 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     It is refused by the id alone, whether or not there is such a session.
     metadata: {"session_prefix": "user:42"}.
     """
+    ERROR_REASON_TENANT_SUSPENDED: _ErrorReason.ValueType  # 105
+    """PERMISSION_DENIED. The tenant is suspended: its calls are refused until an administrator
+    of the system tenant resumes it. Its data stays. metadata: {}.
+    """
+    ERROR_REASON_TENANT_NOT_FOUND: _ErrorReason.ValueType  # 106
+    """NOT_FOUND. There is no such tenant, or the credentials are of another one and not of an
+    administrator of the system tenant. metadata: {"tenant": "acme"}.
+    """
+    ERROR_REASON_TENANT_EXISTS: _ErrorReason.ValueType  # 107
+    """ALREADY_EXISTS. metadata: {"tenant": "acme"}."""
+    ERROR_REASON_KEY_NOT_FOUND: _ErrorReason.ValueType  # 108
+    """NOT_FOUND. The tenant has no such key; of a rotation, none that is active.
+    metadata: {"api_key": "mfrggzdfmztwq2lk"}.
+    """
+    ERROR_REASON_TOO_MANY_KEYS: _ErrorReason.ValueType  # 109
+    """RESOURCE_EXHAUSTED with QuotaFailure. The tenant is at its limit of active keys: revoke
+    some. metadata: {"limit": "1000"}.
+    """
     ERROR_REASON_ERASURE_NOT_FOUND: _ErrorReason.ValueType  # 130
     """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
     ERROR_REASON_ERASURE_NOT_COMPLETE: _ErrorReason.ValueType  # 131
@@ -615,6 +633,24 @@ ERROR_REASON_SESSION_NOT_ALLOWED: ErrorReason.ValueType  # 104
 prefix, and the request names another session, or none where it could be about all.
 It is refused by the id alone, whether or not there is such a session.
 metadata: {"session_prefix": "user:42"}.
+"""
+ERROR_REASON_TENANT_SUSPENDED: ErrorReason.ValueType  # 105
+"""PERMISSION_DENIED. The tenant is suspended: its calls are refused until an administrator
+of the system tenant resumes it. Its data stays. metadata: {}.
+"""
+ERROR_REASON_TENANT_NOT_FOUND: ErrorReason.ValueType  # 106
+"""NOT_FOUND. There is no such tenant, or the credentials are of another one and not of an
+administrator of the system tenant. metadata: {"tenant": "acme"}.
+"""
+ERROR_REASON_TENANT_EXISTS: ErrorReason.ValueType  # 107
+"""ALREADY_EXISTS. metadata: {"tenant": "acme"}."""
+ERROR_REASON_KEY_NOT_FOUND: ErrorReason.ValueType  # 108
+"""NOT_FOUND. The tenant has no such key; of a rotation, none that is active.
+metadata: {"api_key": "mfrggzdfmztwq2lk"}.
+"""
+ERROR_REASON_TOO_MANY_KEYS: ErrorReason.ValueType  # 109
+"""RESOURCE_EXHAUSTED with QuotaFailure. The tenant is at its limit of active keys: revoke
+some. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_ERASURE_NOT_FOUND: ErrorReason.ValueType  # 130
 """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""

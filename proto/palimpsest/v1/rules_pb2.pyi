@@ -65,6 +65,7 @@ REQUEST_ID_FIELD_NUMBER: _builtins.int
 NO_NUL_FIELD_NUMBER: _builtins.int
 MODEL_FIELD_NUMBER: _builtins.int
 NODE_ID_FIELD_NUMBER: _builtins.int
+KEY_ID_FIELD_NUMBER: _builtins.int
 DAY_FIELD_NUMBER: _builtins.int
 required_scope: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Scope.ValueType]
 """The scope that a call of the method needs. Without it a call ends with
@@ -89,5 +90,7 @@ model: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _bui
 """A model as provider/name: at most 256 bytes without control characters."""
 node_id: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
 """A stored node of a tree as level.number, for example "0.17"."""
+key_id: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
+"""The id of a key."""
 day: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
 """A day in UTC as YYYY-MM-DD."""

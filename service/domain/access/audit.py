@@ -17,6 +17,8 @@ NO_DIGEST = bytes(32)
 
 #: What details may have: values that read the same in every language.
 Detail = str | int | bool
+#: Larger whole numbers are recorded as text: JSON's numbers are doubles for many readers.
+MAX_NUMBER = 2**53 - 1
 
 
 class AuditAction(StrEnum):
@@ -63,6 +65,14 @@ class AuditEvent:
     principal: str
     entry: AuditEntry
     digest: bytes = b""
+
+
+def portable(details: Mapping[str, Detail]) -> dict[str, Detail]:
+    """Returns details as every reader of JSON reads them."""
+    return {
+        name: str(value) if isinstance(value, int) and abs(value) > MAX_NUMBER else value
+        for name, value in details.items()
+    }
 
 
 def canonical(event: AuditEvent) -> bytes:

@@ -1,14 +1,14 @@
 """Verifies the credentials of each call, before its messages are read."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 from google.protobuf import descriptor_pool
 
 from palimpsest.v1 import rules_pb2
+from service.domain.access.credentials import Credentials as Credentials
 from service.domain.access.identity import LOCAL_IDENTITY, Identity, Scope, set_identity
 from service.domain.values.errors import Unauthenticated
 from service.domain.values.reasons import Reason
@@ -18,16 +18,6 @@ from service.rpc.interceptors.base import Around, Context
 MAX_TOKEN_BYTES = 8192
 
 _SCHEME = "bearer"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Credentials:
-    """What a client sent as its credentials."""
-
-    #: After `Bearer`; empty without the header. Never logged.
-    token: str = field(default="", repr=False)
-    #: gRPC's properties of the connection: of a client certificate, its names.
-    connection: Mapping[str, Iterable[bytes]] = field(default_factory=dict, repr=False)
 
 
 class CredentialVerifier(Protocol):

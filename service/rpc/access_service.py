@@ -1,0 +1,134 @@
+"""AccessService."""
+
+from datetime import UTC, datetime
+
+from palimpsest.v1 import access_service_pb2 as pb
+from palimpsest.v1 import access_service_pb2_grpc
+from service.rpc.convert import access as convert
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
+from service.rpc.pages import Pages
+from service.usecases.access.audit_log import AuditLog
+from service.usecases.access.keys import Keys
+from service.usecases.access.tenants import Tenants
+
+
+class AccessService(access_service_pb2_grpc.AccessServiceServicer):
+    """See access_service.proto."""
+
+    def __init__(self, tenants: Tenants, keys: Keys, audit_log: AuditLog, pages: Pages) -> None:
+        self._tenants = tenants
+        self._keys = keys
+        self._audit_log = audit_log
+        self._pages = pages
+
+    async def CreateTenant(  # noqa: N802 - named by the proto
+        self, request: pb.CreateTenantRequest, context: Context
+    ) -> pb.Tenant:
+        """Creates a tenant."""
+        created = self._tenants.create(
+            request.tenant.id,
+            display_name=request.tenant.display_name,
+            is_suspended=request.tenant.suspended,
+        )
+        return await reply(created, convert.tenant)
+
+    async def GetTenant(  # noqa: N802
+        self, request: pb.GetTenantRequest, context: Context
+    ) -> pb.Tenant:
+        """Returns a tenant."""
+        return convert.tenant(await self._tenants.target(request.tenant))
+
+    async def ListTenants(  # noqa: N802
+        self, request: pb.ListTenantsRequest, context: Context
+    ) -> pb.ListTenantsResponse:
+        """Lists tenants."""
+        after = self._pages.cursor("tenants", request.page_token, first="")
+        size = self._pages.size(request.page_size)
+        found = await self._tenants.page(after, size + 1)
+        page, token = self._pages.cut(
+            [convert.tenant(one) for one in found[:size]],
+            "tenants",
+            lambda one: one.id,
+            more=len(found) > size,
+        )
+        return pb.ListTenantsResponse(tenants=page, next_page_token=token)
+
+    async def UpdateTenant(  # noqa: N802
+        self, request: pb.UpdateTenantRequest, context: Context
+    ) -> pb.Tenant:
+        """Updates, suspends or resumes a tenant."""
+        updated = self._tenants.update(request.tenant.id, convert.tenant_change(request))
+        return await reply(updated, convert.tenant)
+
+    async def CreateApiKey(  # noqa: N802
+        self, request: pb.CreateApiKeyRequest, context: Context
+    ) -> pb.CreateApiKeyResponse:
+        """Creates a key."""
+        of, (made, text) = await self._keys.create(request.tenant, convert.new_key(request))
+        return pb.CreateApiKeyResponse(api_key=convert.api_key(made, of), key=text.text)
+
+    async def ListApiKeys(  # noqa: N802
+        self, request: pb.ListApiKeysRequest, context: Context
+    ) -> pb.ListApiKeysResponse:
+        """Lists keys."""
+        scope = f"keys/{request.tenant}"
+        size = self._pages.size(request.page_size)
+        cursor = self._pages.cursor(scope, request.page_token, first="")
+        after = None
+        if cursor:
+            created_at, _, key_id = cursor.partition(" ")
+            after = datetime.fromisoformat(created_at), key_id
+        of, found = await self._keys.page(request.tenant, after, size + 1)
+        times = {one.key_id: one.created_at.astimezone(UTC).isoformat() for one in found}
+        page, token = self._pages.cut(
+            [convert.api_key(one, of) for one in found[:size]],
+            scope,
+            lambda one: f"{times[one.id]} {one.id}",
+            more=len(found) > size,
+        )
+        return pb.ListApiKeysResponse(api_keys=page, next_page_token=token)
+
+    async def RotateApiKey(  # noqa: N802
+        self, request: pb.RotateApiKeyRequest, context: Context
+    ) -> pb.CreateApiKeyResponse:
+        """Creates a key in place of another."""
+        ends = request.expires_at.ToDatetime(UTC) if request.HasField("expires_at") else None
+        of, (made, text) = await self._keys.rotate(
+            request.tenant, request.api_key, overlap=convert.overlap(request), expires_at=ends
+        )
+        return pb.CreateApiKeyResponse(api_key=convert.api_key(made, of), key=text.text)
+
+    async def RevokeApiKey(  # noqa: N802
+        self, request: pb.RevokeApiKeyRequest, context: Context
+    ) -> pb.ApiKey:
+        """Revokes a key."""
+        revoked = self._keys.revoke(request.tenant, request.api_key)
+        return await reply(revoked, lambda found: convert.api_key(found[1], found[0]))
+
+    async def ListAuditEvents(  # noqa: N802
+        self, request: pb.ListAuditEventsRequest, context: Context
+    ) -> pb.ListAuditEventsResponse:
+        """Lists what was done."""
+        wanted = convert.audit_filter(request)
+        scope = f"audit/{request.tenant}/{wanted!r}/{request.newest_first}"
+        size = self._pages.size(request.page_size)
+        found = await self._audit_log.page(
+            request.tenant,
+            wanted,
+            after=int(self._pages.cursor(scope, request.page_token, first="0")),
+            newest_first=request.newest_first,
+            limit=size + 1,
+        )
+        page, token = self._pages.cut(
+            [convert.audit_event(one) for one in found.events[:size]],
+            scope,
+            lambda one: str(one.sequence),
+            more=len(found.events) > size,
+        )
+        return pb.ListAuditEventsResponse(
+            events=page,
+            next_page_token=token,
+            head=found.head,
+            head_digest=found.head_digest,
+        )

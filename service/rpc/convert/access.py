@@ -1,0 +1,99 @@
+"""Tenants, keys and events of the audit log."""
+
+from datetime import UTC, datetime, timedelta
+
+from google.protobuf.struct_pb2 import Struct
+
+from palimpsest.v1 import access_service_pb2 as pb
+from palimpsest.v1 import rules_pb2
+from service.domain.access.audit import AuditEvent
+from service.domain.access.identity import Scope
+from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, StoredTenant
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.rpc.convert.common import message_of, numbers_of, timestamp
+from storage.access.audit import AuditFilter
+from storage.access.tenants import TenantChange
+
+_SCOPES = numbers_of(Scope, rules_pb2.Scope, "SCOPE_")
+_SCOPE_OF = {number: scope for scope, number in _SCOPES.items()}
+_STATES = numbers_of(KeyState, pb.ApiKey.State, "STATE_")
+
+
+def tenant(stored: StoredTenant) -> pb.Tenant:
+    """Returns a tenant as a message."""
+    return message_of(pb.Tenant, stored, id=stored.name, suspended=stored.suspended_at is not None)
+
+
+def tenant_change(request: pb.UpdateTenantRequest) -> TenantChange:
+    """Returns what a request changes. Raises InvalidInput."""
+    paths = set(request.update_mask.paths)
+    if not paths or not paths <= {"display_name", "suspended"}:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            "update_mask: must have display_name, suspended, or both",
+            field="update_mask",
+        )
+    given = request.tenant
+    return TenantChange(
+        display_name=given.display_name if "display_name" in paths else None,
+        is_suspended=given.suspended if "suspended" in paths else None,
+    )
+
+
+def new_key(request: pb.CreateApiKeyRequest) -> NewKey:
+    """Returns what a key is to be."""
+    given = request.api_key
+    return NewKey(
+        display_name=given.display_name,
+        scopes=frozenset(_SCOPE_OF[scope] for scope in given.scopes),
+        session_prefix=given.session_prefix,
+        expires_at=given.expires_at.ToDatetime(UTC) if given.HasField("expires_at") else None,
+    )
+
+
+def api_key(stored: ApiKey, of: StoredTenant) -> pb.ApiKey:
+    """Returns a key of a tenant as a message."""
+    return message_of(
+        pb.ApiKey,
+        stored,
+        id=stored.key_id,
+        tenant=of.name,
+        scopes=sorted(_SCOPES[scope] for scope in stored.scopes),
+        state=_STATES[stored.state(datetime.now(UTC))],
+    )
+
+
+def overlap(request: pb.RotateApiKeyRequest) -> timedelta:
+    """Returns how long the old key stays valid."""
+    return request.overlap.ToTimedelta() if request.HasField("overlap") else OVERLAP
+
+
+def audit_filter(request: pb.ListAuditEventsRequest) -> AuditFilter:
+    """Returns which events are listed."""
+    given = request.HasField
+    return AuditFilter(
+        action=request.action,
+        session=request.session,
+        principal=request.principal,
+        first_time=request.first_time.ToDatetime(UTC) if given("first_time") else None,
+        last_time=request.last_time.ToDatetime(UTC) if given("last_time") else None,
+    )
+
+
+def audit_event(event: AuditEvent) -> pb.AuditEvent:
+    """Returns an event as a message."""
+    details = Struct()
+    details.update(dict(event.entry.details))
+    return pb.AuditEvent(
+        sequence=event.sequence,
+        occurred_at=timestamp(event.occurred_at),
+        principal=event.principal,
+        action=event.entry.action,
+        session=event.entry.session,
+        memory=event.entry.memory,
+        target=event.entry.target,
+        details=details,
+        digest=event.digest,
+        tenant_uid=str(event.tenant_id),
+    )

@@ -1,0 +1,89 @@
+"""Creates, reads and lists tenants.
+
+Reads of other tenants than the transaction's need `Database.sweeping`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from service.domain.access.keys import StoredTenant
+from storage.engine.database import Transaction, first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantChange:
+    """What changes of a tenant; None leaves it."""
+
+    display_name: str | None = None
+    is_suspended: bool | None = None
+
+
+_COLUMNS = "tenant_id, name, display_name, created_at, suspended_at"
+_CREATE = f"""
+INSERT INTO tenant (tenant_id, name, display_name, suspended_at)
+VALUES (%s, %s, %s, CASE WHEN %s THEN now() END)
+ON CONFLICT DO NOTHING
+RETURNING {_COLUMNS}
+"""  # noqa: S608 - all of it is ours
+_BY_NAME = f"SELECT {_COLUMNS} FROM tenant WHERE name = %s AND deleted_at IS NULL"  # noqa: S608
+_OWN = f"SELECT {_COLUMNS} FROM tenant WHERE tenant_id = %s AND deleted_at IS NULL"  # noqa: S608
+_LOCK = f"{_OWN} FOR NO KEY UPDATE"
+_LIST = f"""
+SELECT {_COLUMNS} FROM tenant WHERE deleted_at IS NULL AND name COLLATE "C" > %s
+ORDER BY name COLLATE "C" LIMIT %s
+"""  # noqa: S608 - as above
+_UPDATE = f"""
+UPDATE tenant SET
+    display_name = coalesce(%(display_name)s, display_name),
+    suspended_at = CASE WHEN %(suspended)s::boolean IS NULL THEN suspended_at
+        WHEN %(suspended)s THEN coalesce(suspended_at, now()) END
+WHERE tenant_id = %(tenant)s
+RETURNING {_COLUMNS}
+"""  # noqa: S608 - as above
+
+
+async def create(
+    tx: Transaction, name: str, *, display_name: str, is_suspended: bool
+) -> StoredTenant | None:
+    """Creates the transaction's tenant; None where another one has the name."""
+    row = first(await tx.fetch(_CREATE, (tx.tenant_id, name, display_name, is_suspended)))
+    return None if row is None else _tenant(row)
+
+
+async def get(tx: Transaction, tenant_id: UUID) -> StoredTenant | None:
+    """Returns a tenant by the service's own id."""
+    row = first(await tx.fetch(_OWN, (tenant_id,)))
+    return None if row is None else _tenant(row)
+
+
+async def find(tx: Transaction, name: str) -> StoredTenant | None:
+    """Returns the tenant of a name, which the transaction may see."""
+    row = first(await tx.fetch(_BY_NAME, (name,)))
+    return None if row is None else _tenant(row)
+
+
+async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredTenant]:
+    """Returns up to `limit` tenants after a name, in the order of the bytes of their names."""
+    return [_tenant(row) for row in await tx.fetch(_LIST, (name, limit))]
+
+
+async def lock(tx: Transaction) -> StoredTenant | None:
+    """Returns the transaction's tenant, which no other changes until the end; None if deleted."""
+    row = first(await tx.fetch(_LOCK, (tx.tenant_id,)))
+    return None if row is None else _tenant(row)
+
+
+async def update(tx: Transaction, change: TenantChange) -> StoredTenant:
+    """Changes the transaction's tenant, which it has from `lock`."""
+    values = {
+        "tenant": tx.tenant_id,
+        "display_name": change.display_name,
+        "suspended": change.is_suspended,
+    }
+    return _tenant((await tx.fetch(_UPDATE, values))[0])
+
+
+def _tenant(row: Any) -> StoredTenant:
+    return StoredTenant(**row._asdict())
