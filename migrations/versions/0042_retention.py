@@ -2,14 +2,14 @@
 
 The release before knows none of it, and nothing expires there.
 
-Revision: 0041
-After: 0040
+Revision: 0042
+After: 0041
 """
 
 from alembic import op
 
-revision = "0041"
-down_revision = "0040"
+revision = "0042"
+down_revision = "0041"
 branch_labels = None
 depends_on = None
 
