@@ -14,6 +14,7 @@ from service.cli import (
     cost,
     demo,
     doctor,
+    erasure,
     extensions,
     ingest,
     memory,
@@ -48,7 +49,7 @@ for module in (
     schema,
 ):
     module.register(app)
-for module in (operation, cost, budget, model, config, doctor, verify, demo):
+for module in (operation, cost, budget, model, config, doctor, verify, erasure, demo):
     module.register(app)
 extensions.register(app)
 

@@ -99,12 +99,21 @@ def database_url(data_dir: Path) -> str | None:
 
     None when none runs there, or its files are not for this user.
     """
+    return _url(data_dir, NAME, "login.password")
+
+
+def superuser_url(data_dir: Path) -> str | None:
+    """Returns the same for the superuser, whom row-level security does not bind."""
+    return _url(data_dir, "postgres", "superuser.password")
+
+
+def _url(data_dir: Path, user: str, password_file: str) -> str | None:
     folder = data_dir.absolute() / "postgres"
     lines = _read(folder / "data" / "postmaster.pid").splitlines()
-    password = _read(folder / "login.password").strip()
+    password = _read(folder / password_file).strip()
     if not password or len(lines) <= _PORT_LINE or not lines[_PORT_LINE].strip().isdecimal():
         return None
-    return url_of(NAME, password, lines[_PORT_LINE].strip(), NAME)
+    return url_of(user, password, lines[_PORT_LINE].strip(), NAME)
 
 
 def _read(path: Path) -> str:

@@ -1,0 +1,196 @@
+"""`palimpsest erasure`: what was erased, its receipts, and their proof."""
+
+import getpass
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.app import SettingsPath, new_group
+from service.cli.command import Json
+from service.cli.deployment import DataDir
+from service.cli.output import CommandError, say, show, show_json
+from service.cli.run import read_config
+
+if TYPE_CHECKING:
+    from service.domain.log.receipts import Receipt
+    from service.settings.config import Config
+    from service.usecases.operations.erasure_scan import ScannedPlace
+    from service.usecases.operations.erasure_verify import ScanTargets
+
+#: Findings of one place that are shown.
+MAX_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = new_group("Erasures: what was deleted for good, its receipts, and their proof.")
+    group.command()(verify)
+    app.add_typer(group, name="erasure")
+
+
+def verify(
+    receipt: Annotated[Path, typer.Argument(help="A receipt; - reads it from standard input.")],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text", help="A file with the text that must be gone; - asks for it, unseen."
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check the signature only: nothing is scanned.")
+    ] = False,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database",
+            envvar="PALIMPSEST_SUPERUSER_DATABASE_URL",
+            help="URL of a superuser, or a role with BYPASSRLS; default: that of an `up` here.",
+        ),
+    ] = None,
+    dump: Annotated[
+        Path | None, typer.Option("--dump", help="Scan this plain dump, not the database.")
+    ] = None,
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", help="Scan all files below it as well; may be repeated."),
+    ] = None,
+    settle: Annotated[
+        bool,
+        typer.Option(
+            "--settle",
+            help="First rewrite all tables, each locked meanwhile, and leave the write-ahead log"
+            " behind.",
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    settings_path: SettingsPath = None,
+) -> None:
+    """Prove a receipt again: check its signature, and scan what is stored.
+
+    Scans a dump of the database for rows of what was erased and for texts with the digests of the
+    receipt; with --text that dump, Redis, and the files of an `up` here, for the text in its
+    encodings: UTF-8, UTF-16, JSON, hex, base64, URL, as pg_dump and PostgreSQL's compression write
+    it. Exit code 1 when anything is left, or the receipt is not valid.
+    """
+    from service.domain.log.receipts import NotAReceipt
+    from service.usecases.operations.erasure_verify import verify as results_of
+    from service.usecases.operations.signing import check_signature
+    from storage.operations.raw_scan import CannotScan
+
+    try:
+        parsed = _read(receipt)
+        check_signature(parsed)
+        if not as_json:
+            show(f"pass  signature: {parsed.kind} erased, by key {parsed.public_key.hex()[:16]}")
+        if offline:
+            return
+        targets = _targets(read_config(data_dir=data_dir), database, dump, folder or [], settle)
+        failed = _show_all(results_of(parsed, _text(text), targets), as_json=as_json)
+    except NotAReceipt as error:
+        raise CommandError(f"the receipt {error}") from error
+    except (ValueError, CannotScan) as error:
+        raise CommandError(str(error)) from error
+    if failed:
+        raise typer.Exit(1)
+
+
+def _show_all(places: Iterator["ScannedPlace"], *, as_json: bool) -> bool:
+    """Shows the results; returns whether anything is left."""
+    failed = False
+    for place in places:
+        failed = failed or bool(place.left)
+        state = "skip" if place.skipped else "FAIL" if place.left else "pass"
+        if as_json:
+            show_json({"place": place.name, "result": state.lower(), **_figures(place)})
+            continue
+        show(f"{state}  {place.name}: {place.skipped or f'{place.bytes:,} bytes'}")
+        for name, count in list(place.left.items())[:MAX_SHOWN]:
+            show(f"      left: {name} ({count:,})")
+        for name, count in list(place.notes.items())[:MAX_SHOWN]:
+            show(f"      note: {name} ({count:,})")
+    return failed
+
+
+def _figures(place: "ScannedPlace") -> dict[str, Any]:
+    return {
+        "bytes": place.bytes,
+        "left": dict(place.left),
+        "notes": dict(place.notes),
+        "skipped": place.skipped,
+    }
+
+
+def _read(path: Path) -> "Receipt":
+    from service.domain.log.receipts import MAX_BYTES, from_json
+
+    if str(path) == "-":
+        return from_json(sys.stdin.read(MAX_BYTES + 1))
+    try:
+        with path.open("rb") as file:
+            return from_json(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _text(path: Path | None) -> str | None:
+    """Returns the text that must be gone. Raises CommandError."""
+    from service.domain.operations.encodings import MAX_BYTES
+
+    if path is None:
+        return None
+    if str(path) == "-":
+        return getpass.getpass("the text that must be gone: ")
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1).decode().removesuffix("\n")
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8") from error
+
+
+def _targets(
+    config: "Config", database: str | None, dump: Path | None, folders: list[Path], settle: bool
+) -> "ScanTargets":
+    from service.local import running
+    from service.usecases.operations.erasure_verify import ScanTargets
+
+    found = running.find(config.data_dir)
+    redis = config.redis_url.get_secret_value() if config.redis_url is not None else None
+    here = None
+    if found is not None:
+        here = config.data_dir.absolute()
+        database = database or running.superuser_url(here)
+        redis = redis or found.settings.get("redis_url")
+    if (recorded := os.environ.get("PALIMPSEST_RECORD")) and Path(recorded).is_dir():
+        folders.append(Path(recorded))
+    if settle and database is None:
+        raise CommandError("--settle needs the URL of a superuser: give --database")
+    if database is None and dump is None:
+        say("no superuser's URL: give --database or --dump to scan the database")
+    return ScanTargets(
+        database_url=database,
+        pg_dump=_pg_dump(),
+        dump=dump,
+        redis_url=redis,
+        data_dir=here,
+        folders=tuple(folders),
+        settle=settle,
+    )
+
+
+def _pg_dump() -> str:
+    """Returns the program: the embedded server's, which suits it, else that of the system."""
+    from service.local.binaries import find_postgres
+    from service.local.processes import ServerError
+
+    try:
+        return str(find_postgres() / "pg_dump")
+    except ServerError:
+        return shutil.which("pg_dump") or "pg_dump"
