@@ -45,7 +45,9 @@ from service.usecases.memories.long_operations import LongOperations
 from service.usecases.memories.progress_watcher import CHANGES, ProgressWatcher
 from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.gauges import DeploymentGauges
+from service.usecases.operations.importing import Importer
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
@@ -129,6 +131,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     Recaller(database, search, memories, keys.token, config),
                     MemorySearch(database, searcher, memories, keys.token),
                     appender,
+                    Exporter(database),
+                    Importer(database, use_cases(), config.limits),
                     pages,
                     config.limits,
                     language=config.search_language,

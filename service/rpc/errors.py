@@ -43,6 +43,7 @@ MAX_TEXT_BYTES = 1000
 _RESOURCES = {
     Reason.OPERATION_NOT_FOUND: ("palimpsest.v1.Operation", "operation"),
     Reason.SESSION_NOT_FOUND: ("palimpsest.v1.Session", "session"),
+    Reason.EXPORT_NOT_FOUND: ("palimpsest.v1.Session", "session"),
     Reason.SESSION_EXISTS: ("palimpsest.v1.Session", "session"),
     Reason.MEMORY_NOT_FOUND: ("palimpsest.v1.Memory", "memory"),
     Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),

@@ -12,7 +12,7 @@ from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.reasons import Reason
-from service.rpc import appends
+from service.rpc import appends, transfers
 from service.rpc.convert import chunks as convert_chunks
 from service.rpc.convert import common
 from service.rpc.convert import search as convert_search
@@ -26,11 +26,12 @@ from service.settings.config import Limits
 from service.usecases.log import sessions
 from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.exporting import Exporter
+from service.usecases.operations.importing import Importer
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
 from storage.engine.database import Database
-from storage.log.sessions import StoredSession
 
 
 class SessionService(session_service_pb2_grpc.SessionServiceServicer):
@@ -44,6 +45,8 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         recaller: Recaller,
         memory_search: MemorySearch,
         appender: Appender,
+        exporter: Exporter,
+        importer: Importer,
         pages: Pages,
         limits: Limits,
         *,
@@ -61,6 +64,8 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self._recaller = recaller
         self._memory_search = memory_search
         self._appender = appender
+        self._exporter = exporter
+        self._importer = importer
         self._pages = pages
         self._limits = limits
         self._language = language
@@ -82,14 +87,14 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             ),
             retention=common.retention(request.session.retention),
         )
-        return await reply(created, _session)
+        return await reply(created, transfers.session_message)
 
     async def GetSession(  # noqa: N802
         self, request: session_service_pb2.GetSessionRequest, context: Context
     ) -> session_service_pb2.Session:
         """Returns a session."""
         stored = await sessions.get(self._database, current_tenant(), request.session)
-        return _session(stored)
+        return transfers.session_message(stored)
 
     async def ListSessions(  # noqa: N802
         self, request: session_service_pb2.ListSessionsRequest, context: Context
@@ -102,7 +107,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             self._database, current_tenant(), after, size + 1, prefix=prefix
         )
         page, token = self._pages.cut(
-            [_session(one) for one in found[:size]],
+            [transfers.session_message(one) for one in found[:size]],
             "sessions",
             lambda one: one.id,
             more=len(found) > size,
@@ -122,7 +127,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             retention=common.retention(given.retention) if "retention" in named else None,
             etag=given.etag,
         )
-        return await reply(updated, _session)
+        return await reply(updated, transfers.session_message)
 
     async def DeleteSession(  # noqa: N802
         self, request: session_service_pb2.DeleteSessionRequest, context: Context
@@ -132,6 +137,26 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             current_tenant(), request.session, allow_missing=request.allow_missing
         )
         return await reply(deleted, lambda _: empty_pb2.Empty())
+
+    async def ExportSession(  # noqa: N802
+        self, request: session_service_pb2.ExportSessionRequest, context: Context
+    ) -> AsyncIterator[session_service_pb2.ExportSessionResponse]:
+        """Exports a session."""
+        tenant_id = current_tenant()
+        parts = transfers.exported(self._exporter, tenant_id, request, self._stopping)
+        async with aclosing(parts) as running:
+            async for part in running:
+                yield part
+
+    async def ImportSession(  # noqa: N802
+        self, request_iterator: transfers.ImportRequests, context: Context
+    ) -> AsyncIterator[session_service_pb2.ImportSessionResponse]:
+        """Imports a session."""
+        tenant_id = current_tenant()
+        said = transfers.imported(self._importer, tenant_id, request_iterator, self._stopping)
+        async with aclosing(said) as running:
+            async for one in running:
+                yield one
 
     async def SearchChunks(  # noqa: N802
         self, request: session_service_pb2.SearchChunksRequest, context: Context
@@ -277,10 +302,6 @@ def _scope(request: session_service_pb2.ListChunksRequest) -> str:
         return f"chunks/{request.session}"
     content = request.filter.SerializeToString(deterministic=True)
     return f"chunks/{request.session}/{hashlib.sha256(content).hexdigest()}"
-
-
-def _session(stored: StoredSession) -> session_service_pb2.Session:
-    return common.message_of(session_service_pb2.Session, stored, id=stored.name)
 
 
 def _metadata(message: session_service_pb2.Session) -> dict[str, str]:

@@ -38,7 +38,8 @@ UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, 
     index_ready_at = now(), index_attempts = 0, index_failure = '',
     words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
     retention = '{}', trajectories_expired_at = NULL,
-    default_memory = 'none', first_epoch = greatest(first_epoch, %(epoch)s::bigint)
+    default_memory = 'none', imported_from = NULL,
+    first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
 """
 # What is deleted before the first append is not made by it.
@@ -209,6 +210,10 @@ _OF_MEMORIES = (
     "dead_letter",
 )
 _OF_SESSION = (
+    # First: an import that goes on finds that it was deleted.
+    "session_import",
+    "session_export",
+    "imported_usage",
     *_ANSWER_PARTS,
     "schema_draft",
     "operation",

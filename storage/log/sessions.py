@@ -19,6 +19,17 @@ from storage.tables import removal, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOrigin:
+    """Where an imported session is from."""
+
+    #: Its id where it was exported.
+    session: str
+    export_id: str
+    exported_at: datetime
+    imported_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoredSession:
     """A session's row."""
 
@@ -39,6 +50,8 @@ class StoredSession:
     default_memory: DefaultMemory
     #: What differs from the tenant's.
     retention: Retention
+    #: None: it was not imported.
+    imported_from: SessionOrigin | None
 
     @property
     def etag(self) -> str:
@@ -52,9 +65,15 @@ _COLUMNS = tuple(session.c[name] for name in StoredSession.__dataclass_fields__)
 
 
 def _stored(row: Sequence[Any]) -> StoredSession:
-    *others, default_memory, retention = row
-    fields = (*others, DefaultMemory(default_memory), Retention.of(retention))
+    *others, default_memory, retention, origin = row
+    own = (DefaultMemory(default_memory), Retention.of(retention))
+    fields = (*others, *own, None if origin is None else _origin(origin))
     return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, fields, strict=True)))
+
+
+def _origin(stored: Mapping[str, str]) -> SessionOrigin:
+    times = {name: datetime.fromisoformat(stored[name]) for name in ("exported_at", "imported_at")}
+    return SessionOrigin(session=stored["session"], export_id=stored["export_id"], **times)
 
 
 async def has_language(tx: Transaction, language: str) -> bool:

@@ -55,6 +55,9 @@ from storage.tables.search import chunk_word as chunk_word
 from storage.tables.search import memory_entry as memory_entry
 from storage.tables.search import posting_block as posting_block
 from storage.tables.search import posting_list as posting_list
+from storage.tables.transfers import imported_usage as imported_usage
+from storage.tables.transfers import session_export as session_export
+from storage.tables.transfers import session_import as session_import
 from storage.tables.trees import tree_node as tree_node
 from storage.tables.vectors import state_levels as state_levels
 from storage.tables.vectors import state_vector as state_vector

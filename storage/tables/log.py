@@ -153,6 +153,8 @@ session = Table(
     Column("retention", JSONB, nullable=False, server_default=text("'{}'")),
     # Answers from before this time have lost their trajectories; NULL: none has.
     Column("trajectories_expired_at", DateTime(timezone=True)),
+    # Where it was imported from: `storage.log.sessions.SessionOrigin`.
+    Column("imported_from", JSONB),
     # Rows of the session refer to both.
     PrimaryKeyConstraint("session_key", "tenant_id", name="session_pkey"),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),

@@ -26,7 +26,7 @@ import uvloop
 from grpc import aio
 
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
-from service.app.kinds import memories_of
+from service.app.kinds import memories_of, use_cases
 from service.domain.calls.ledger import CallScope
 from service.domain.search.fusing import JUDGED_HITS, LEADERS, MIN_AGREEMENT, MIN_LEAD
 from service.domain.values.memory_specs import DefaultMemory
@@ -43,6 +43,8 @@ from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.exporting import Exporter
+from service.usecases.operations.importing import Importer
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
@@ -305,6 +307,8 @@ async def _serve(url: str) -> None:
         Recaller(database, search, memories, b"key", Config()),
         MemorySearch(database, searcher, memories, b"key"),
         Appender(database, wake_ups, b"key", Limits()),
+        Exporter(database),
+        Importer(database, use_cases(), Limits()),
         Pages(b"key", Limits()),
         Limits(),
         language="english",

@@ -102,6 +102,7 @@ from palimpsest._spend import (
     UsageReport,
 )
 from palimpsest._states import ContextForm, StateVector, VectorOrigin, WorkingContext
+from palimpsest._transfers import ExportPoint, TransferProgress
 from palimpsest._trees import (
     NodeOrigin,
     TextPart,
@@ -156,6 +157,7 @@ from palimpsest._values_log import (
     Remembered,
     Retention,
     SessionInfo,
+    SessionOrigin,
 )
 
 __all__ = [
@@ -206,6 +208,7 @@ __all__ = [
     "Encoding",
     "EventAction",
     "EventKind",
+    "ExportPoint",
     "FailedPrecondition",
     "Flushed",
     "Folded",
@@ -270,6 +273,7 @@ __all__ = [
     "SearchedBy",
     "SearchedMemory",
     "SessionInfo",
+    "SessionOrigin",
     "StatePeriod",
     "StateSettings",
     "StateVector",
@@ -279,6 +283,7 @@ __all__ = [
     "TextRange",
     "TrainingExample",
     "TrajectoryEvent",
+    "TransferProgress",
     "TreeLevel",
     "TreeNode",
     "TreeOptions",

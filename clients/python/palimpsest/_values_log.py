@@ -31,6 +31,17 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOrigin:
+    """Where an imported session is from."""
+
+    #: Its id where it was exported.
+    session: str
+    export_id: str
+    exported_at: datetime
+    imported_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SessionInfo:
     """A session."""
 
@@ -50,6 +61,8 @@ class SessionInfo:
     default_memory: DefaultMemory = "none"
     #: Where it differs from the tenant's policy.
     retention: Retention = Retention()
+    #: None: it was not imported.
+    imported_from: SessionOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

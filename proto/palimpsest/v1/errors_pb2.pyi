@@ -336,6 +336,27 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
     server tries again by itself. metadata: {}.
     """
+    ERROR_REASON_EXPORT_NOT_FOUND: _ErrorReason.ValueType  # 135
+    """NOT_FOUND. The session has no such export to continue, or was deleted since: begin a
+    new export. metadata: {"session": "user-42"}.
+    """
+    ERROR_REASON_EXPORT_CHANGED: _ErrorReason.ValueType  # 136
+    """ABORTED. The session, or one of its memories, was deleted during the export: begin a
+    new one. metadata: {}.
+    """
+    ERROR_REASON_IMPORT_INVALID: _ErrorReason.ValueType  # 137
+    """INVALID_ARGUMENT. What is imported is no export that this release reads, was altered,
+    or is not consistent. Nothing of it is visible. `line` counts from 1; 0 is the whole.
+    metadata: {"line": "812"}.
+    """
+    ERROR_REASON_IMPORT_UNFINISHED: _ErrorReason.ValueType  # 138
+    """FAILED_PRECONDITION. An import under this id is unfinished, of another export: continue
+    it with its own file, or delete the session. metadata: {"session": "user-42", "line": "812"}.
+    """
+    ERROR_REASON_IMPORT_CONFLICT: _ErrorReason.ValueType  # 139
+    """ABORTED. The import was deleted, or another stream continues it. What was acked is
+    durable; open it again. metadata: {"session": "user-42"}.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
@@ -662,6 +683,27 @@ metadata: {"erasure": "…", "cause": "removing"}, or "journal".
 ERROR_REASON_ERASURE_JOURNAL_UNAVAILABLE: ErrorReason.ValueType  # 132
 """UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
 server tries again by itself. metadata: {}.
+"""
+ERROR_REASON_EXPORT_NOT_FOUND: ErrorReason.ValueType  # 135
+"""NOT_FOUND. The session has no such export to continue, or was deleted since: begin a
+new export. metadata: {"session": "user-42"}.
+"""
+ERROR_REASON_EXPORT_CHANGED: ErrorReason.ValueType  # 136
+"""ABORTED. The session, or one of its memories, was deleted during the export: begin a
+new one. metadata: {}.
+"""
+ERROR_REASON_IMPORT_INVALID: ErrorReason.ValueType  # 137
+"""INVALID_ARGUMENT. What is imported is no export that this release reads, was altered,
+or is not consistent. Nothing of it is visible. `line` counts from 1; 0 is the whole.
+metadata: {"line": "812"}.
+"""
+ERROR_REASON_IMPORT_UNFINISHED: ErrorReason.ValueType  # 138
+"""FAILED_PRECONDITION. An import under this id is unfinished, of another export: continue
+it with its own file, or delete the session. metadata: {"session": "user-42", "line": "812"}.
+"""
+ERROR_REASON_IMPORT_CONFLICT: ErrorReason.ValueType  # 139
+"""ABORTED. The import was deleted, or another stream continues it. What was acked is
+durable; open it again. metadata: {"session": "user-42"}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

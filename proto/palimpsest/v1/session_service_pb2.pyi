@@ -142,6 +142,7 @@ class Session(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     DEFAULT_MEMORY_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
+    IMPORTED_FROM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Required. Unique within the tenant; chosen by the client."""
     language: _builtins.str
@@ -178,6 +179,10 @@ class Session(_message.Message):
     def retention(self) -> _common_pb2.Retention:
         """Optional. How long its data is kept, where that differs from its tenant's policy."""
 
+    @_builtins.property
+    def imported_from(self) -> Global___SessionOrigin:
+        """Set when it was imported."""
+
     def __init__(
         self,
         *,
@@ -190,14 +195,49 @@ class Session(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         default_memory: Global___DefaultMemory.ValueType = ...,
         retention: _common_pb2.Retention | None = ...,
+        imported_from: Global___SessionOrigin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "imported_from", b"imported_from", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "default_memory", b"default_memory", "etag", b"etag", "head", b"head", "id", b"id", "language", b"language", "metadata", b"metadata", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "created_at", b"created_at", "default_memory", b"default_memory", "etag", b"etag", "head", b"head", "id", b"id", "imported_from", b"imported_from", "language", b"language", "metadata", b"metadata", "retention", b"retention"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class SessionOrigin(_message.Message):
+    """Where an imported session is from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    EXPORT_ID_FIELD_NUMBER: _builtins.int
+    EXPORTED_AT_FIELD_NUMBER: _builtins.int
+    IMPORTED_AT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Its id where it was exported."""
+    export_id: _builtins.str
+    """The export, as its header has it."""
+    @_builtins.property
+    def exported_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def imported_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        export_id: _builtins.str = ...,
+        exported_at: _timestamp_pb2.Timestamp | None = ...,
+        imported_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exported_at", b"exported_at", "imported_at", b"imported_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["export_id", b"export_id", "exported_at", b"exported_at", "imported_at", b"imported_at", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionOrigin: _TypeAlias = SessionOrigin  # noqa: Y015
 
 @_typing.final
 class CreateSessionRequest(_message.Message):
@@ -357,6 +397,189 @@ class DeleteSessionRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
+
+@_typing.final
+class ExportSessionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Resume(_message.Message):
+        """Where an interrupted export continues."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        EXPORT_ID_FIELD_NUMBER: _builtins.int
+        CHECK_LINE_FIELD_NUMBER: _builtins.int
+        export_id: _builtins.str
+        """Required. `export_id` of the header that was received."""
+        check_line: _builtins.bytes
+        """Required. The line of the last check that was received; the stream continues with
+        the line after it.
+        """
+        def __init__(
+            self,
+            *,
+            export_id: _builtins.str = ...,
+            check_line: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["check_line", b"check_line", "export_id", b"export_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown ids are NOT_FOUND."""
+    @_builtins.property
+    def resume(self) -> Global___ExportSessionRequest.Resume:
+        """Optional. Without it a new export begins."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        resume: Global___ExportSessionRequest.Resume | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportSessionRequest: _TypeAlias = ExportSessionRequest  # noqa: Y015
+
+@_typing.final
+class ExportSessionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The next bytes of the lines, at most 1 MiB; a message may end within a line."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportSessionResponse: _TypeAlias = ExportSessionResponse  # noqa: Y015
+
+@_typing.final
+class ImportSessionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Open(_message.Message):
+        """The first message of a stream."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SESSION_FIELD_NUMBER: _builtins.int
+        HEADER_FIELD_NUMBER: _builtins.int
+        session: _builtins.str
+        """Required. The id of the session to be made. One that exists is ALREADY_EXISTS
+        (SESSION_EXISTS); one with an unfinished import of another export is
+        FAILED_PRECONDITION (IMPORT_UNFINISHED).
+        """
+        header: _builtins.bytes
+        """Required. The first line of the export."""
+        def __init__(
+            self,
+            *,
+            session: _builtins.str = ...,
+            header: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "session", b"session"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The next bytes of the lines, at most 1 MiB; a message may end within a line."""
+    @_builtins.property
+    def open(self) -> Global___ImportSessionRequest.Open:
+        """Once, first."""
+
+    def __init__(
+        self,
+        *,
+        open: Global___ImportSessionRequest.Open | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "frame", b"frame", "open", b"open"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "frame", b"frame", "open", b"open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "data"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___ImportSessionRequest: _TypeAlias = ImportSessionRequest  # noqa: Y015
+
+@_typing.final
+class ImportSessionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Progress(_message.Message):
+        """How far the import is."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        THROUGH_LINE_FIELD_NUMBER: _builtins.int
+        through_line: _builtins.int
+        """All lines up to this one are durable; 1 is the header."""
+        def __init__(
+            self,
+            *,
+            through_line: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["through_line", b"through_line"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OPENED_FIELD_NUMBER: _builtins.int
+    ACK_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> Global___ImportSessionResponse.Progress:
+        """First: the client sends the lines after it."""
+
+    @_builtins.property
+    def ack(self) -> Global___ImportSessionResponse.Progress:
+        """After each block."""
+
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """Last: the session, which is visible now."""
+
+    def __init__(
+        self,
+        *,
+        opened: Global___ImportSessionResponse.Progress | None = ...,
+        ack: Global___ImportSessionResponse.Progress | None = ...,
+        session: Global___Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "frame", b"frame", "opened", b"opened", "session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "frame", b"frame", "opened", b"opened", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "ack", "session"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___ImportSessionResponse: _TypeAlias = ImportSessionResponse  # noqa: Y015
 
 @_typing.final
 class AppendRequest(_message.Message):

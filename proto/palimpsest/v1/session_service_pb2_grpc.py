@@ -64,6 +64,16 @@ class SessionServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.DeleteSessionRequest.SerializeToString,
                 response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
                 _registered_method=True)
+        self.ExportSession = channel.unary_stream(
+                '/palimpsest.v1.SessionService/ExportSession',
+                request_serializer=palimpsest_dot_v1_dot_session__service__pb2.ExportSessionRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ExportSessionResponse.FromString,
+                _registered_method=True)
+        self.ImportSession = channel.stream_stream(
+                '/palimpsest.v1.SessionService/ImportSession',
+                request_serializer=palimpsest_dot_v1_dot_session__service__pb2.ImportSessionRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ImportSessionResponse.FromString,
+                _registered_method=True)
         self.Append = channel.unary_unary(
                 '/palimpsest.v1.SessionService/Append',
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.AppendRequest.SerializeToString,
@@ -166,6 +176,46 @@ class SessionServiceServicer(object):
         model providers are not affected.
         Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
         cannot be undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportSession(self, request, context):
+        """Exports a session as lines of JSON (docs/reference/export.md): a header, the log, the
+        memories with all their revisions, the answers, budgets and usage, and an end. Search
+        indexes, model calls and what is still pending are not in it.
+
+        Guarantees: the export goes up to the head and to the revisions of the moment when it
+        began; appends and steps continue meanwhile. Every block of lines ends with a check,
+        whose SHA-256 covers all lines before it. A stream that was interrupted continues after
+        any check with `resume`. The session remembers that it was exported. It ends with
+        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
+        meanwhile.
+        Safety: writes the record of the export and nothing else; each call without `resume`
+        is another export; not destructive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportSession(self, request_iterator, context):
+        """Imports a session from the lines of an export, into this tenant and under any id.
+
+        The client sends `open` with the header, waits for `opened`, then sends the lines after
+        `opened.through_line` as bytes, in messages of at most 1 MiB; the server acks what is
+        durable, and returns the session after the last line. It reads no further while it
+        writes (back-pressure).
+
+        Guarantees: the session is invisible until all of it was received and verified: its
+        checksums, its order, and everything in its memories that follows from the log. Then
+        it is visible as a whole. An interrupted import continues where it stopped when it is
+        opened again with the same header and id; it is removed 7 days after its last block, or
+        by DeleteSession. Positions, producers, request ids of appends, revisions and times
+        stay as they were; search indexes are built anew, and usage counts for no budget here.
+        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+        Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
+        not destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -324,6 +374,16 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.DeleteSession,
                     request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.DeleteSessionRequest.FromString,
                     response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'ExportSession': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportSession,
+                    request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ExportSessionRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_session__service__pb2.ExportSessionResponse.SerializeToString,
+            ),
+            'ImportSession': grpc.stream_stream_rpc_method_handler(
+                    servicer.ImportSession,
+                    request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ImportSessionRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_session__service__pb2.ImportSessionResponse.SerializeToString,
             ),
             'Append': grpc.unary_unary_rpc_method_handler(
                     servicer.Append,
@@ -500,6 +560,60 @@ class SessionService(object):
             '/palimpsest.v1.SessionService/DeleteSession',
             palimpsest_dot_v1_dot_session__service__pb2.DeleteSessionRequest.SerializeToString,
             google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/palimpsest.v1.SessionService/ExportSession',
+            palimpsest_dot_v1_dot_session__service__pb2.ExportSessionRequest.SerializeToString,
+            palimpsest_dot_v1_dot_session__service__pb2.ExportSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportSession(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/palimpsest.v1.SessionService/ImportSession',
+            palimpsest_dot_v1_dot_session__service__pb2.ImportSessionRequest.SerializeToString,
+            palimpsest_dot_v1_dot_session__service__pb2.ImportSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

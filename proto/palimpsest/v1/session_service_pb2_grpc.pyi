@@ -81,6 +81,38 @@ class SessionServiceStub:
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
     cannot be undone.
     """
+    ExportSession: _grpc.UnaryStreamMultiCallable[_session_service_pb2.ExportSessionRequest, _session_service_pb2.ExportSessionResponse]
+    """Exports a session as lines of JSON (docs/reference/export.md): a header, the log, the
+    memories with all their revisions, the answers, budgets and usage, and an end. Search
+    indexes, model calls and what is still pending are not in it.
+
+    Guarantees: the export goes up to the head and to the revisions of the moment when it
+    began; appends and steps continue meanwhile. Every block of lines ends with a check,
+    whose SHA-256 covers all lines before it. A stream that was interrupted continues after
+    any check with `resume`. The session remembers that it was exported. It ends with
+    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
+    meanwhile.
+    Safety: writes the record of the export and nothing else; each call without `resume`
+    is another export; not destructive.
+    """
+    ImportSession: _grpc.StreamStreamMultiCallable[_session_service_pb2.ImportSessionRequest, _session_service_pb2.ImportSessionResponse]
+    """Imports a session from the lines of an export, into this tenant and under any id.
+
+    The client sends `open` with the header, waits for `opened`, then sends the lines after
+    `opened.through_line` as bytes, in messages of at most 1 MiB; the server acks what is
+    durable, and returns the session after the last line. It reads no further while it
+    writes (back-pressure).
+
+    Guarantees: the session is invisible until all of it was received and verified: its
+    checksums, its order, and everything in its memories that follows from the log. Then
+    it is visible as a whole. An interrupted import continues where it stopped when it is
+    opened again with the same header and id; it is removed 7 days after its last block, or
+    by DeleteSession. Positions, producers, request ids of appends, revisions and times
+    stay as they were; search indexes are built anew, and usage counts for no budget here.
+    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+    Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
+    not destructive.
+    """
     Append: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AppendRequest, _session_service_pb2.AppendResponse]
     """Appends one batch of chunks; the server numbers them. Use it from any number of
     stateless processes.
@@ -231,6 +263,38 @@ class SessionServiceAsyncStub(SessionServiceStub):
     model providers are not affected.
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
     cannot be undone.
+    """
+    ExportSession: _aio.UnaryStreamMultiCallable[_session_service_pb2.ExportSessionRequest, _session_service_pb2.ExportSessionResponse]  # type: ignore[assignment]
+    """Exports a session as lines of JSON (docs/reference/export.md): a header, the log, the
+    memories with all their revisions, the answers, budgets and usage, and an end. Search
+    indexes, model calls and what is still pending are not in it.
+
+    Guarantees: the export goes up to the head and to the revisions of the moment when it
+    began; appends and steps continue meanwhile. Every block of lines ends with a check,
+    whose SHA-256 covers all lines before it. A stream that was interrupted continues after
+    any check with `resume`. The session remembers that it was exported. It ends with
+    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
+    meanwhile.
+    Safety: writes the record of the export and nothing else; each call without `resume`
+    is another export; not destructive.
+    """
+    ImportSession: _aio.StreamStreamMultiCallable[_session_service_pb2.ImportSessionRequest, _session_service_pb2.ImportSessionResponse]  # type: ignore[assignment]
+    """Imports a session from the lines of an export, into this tenant and under any id.
+
+    The client sends `open` with the header, waits for `opened`, then sends the lines after
+    `opened.through_line` as bytes, in messages of at most 1 MiB; the server acks what is
+    durable, and returns the session after the last line. It reads no further while it
+    writes (back-pressure).
+
+    Guarantees: the session is invisible until all of it was received and verified: its
+    checksums, its order, and everything in its memories that follows from the log. Then
+    it is visible as a whole. An interrupted import continues where it stopped when it is
+    opened again with the same header and id; it is removed 7 days after its last block, or
+    by DeleteSession. Positions, producers, request ids of appends, revisions and times
+    stay as they were; search indexes are built anew, and usage counts for no budget here.
+    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+    Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
+    not destructive.
     """
     Append: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AppendRequest, _session_service_pb2.AppendResponse]  # type: ignore[assignment]
     """Appends one batch of chunks; the server numbers them. Use it from any number of
@@ -409,6 +473,50 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         model providers are not affected.
         Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
         cannot be undone.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportSession(
+        self,
+        request: _session_service_pb2.ExportSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_session_service_pb2.ExportSessionResponse], _abc.AsyncIterator[_session_service_pb2.ExportSessionResponse]]:
+        """Exports a session as lines of JSON (docs/reference/export.md): a header, the log, the
+        memories with all their revisions, the answers, budgets and usage, and an end. Search
+        indexes, model calls and what is still pending are not in it.
+
+        Guarantees: the export goes up to the head and to the revisions of the moment when it
+        began; appends and steps continue meanwhile. Every block of lines ends with a check,
+        whose SHA-256 covers all lines before it. A stream that was interrupted continues after
+        any check with `resume`. The session remembers that it was exported. It ends with
+        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
+        meanwhile.
+        Safety: writes the record of the export and nothing else; each call without `resume`
+        is another export; not destructive.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportSession(
+        self,
+        request_iterator: _MaybeAsyncIterator[_session_service_pb2.ImportSessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_session_service_pb2.ImportSessionResponse], _abc.AsyncIterator[_session_service_pb2.ImportSessionResponse]]:
+        """Imports a session from the lines of an export, into this tenant and under any id.
+
+        The client sends `open` with the header, waits for `opened`, then sends the lines after
+        `opened.through_line` as bytes, in messages of at most 1 MiB; the server acks what is
+        durable, and returns the session after the last line. It reads no further while it
+        writes (back-pressure).
+
+        Guarantees: the session is invisible until all of it was received and verified: its
+        checksums, its order, and everything in its memories that follows from the log. Then
+        it is visible as a whole. An interrupted import continues where it stopped when it is
+        opened again with the same header and id; it is removed 7 days after its last block, or
+        by DeleteSession. Positions, producers, request ids of appends, revisions and times
+        stay as they were; search indexes are built anew, and usage counts for no budget here.
+        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+        Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
+        not destructive.
         """
 
     @_abc_1.abstractmethod

@@ -32,6 +32,8 @@ class AuditAction(StrEnum):
     KEY_ROTATE = "key.rotate"
     KEY_REVOKE = "key.revoke"
     SESSION_DELETE = "session.delete"
+    SESSION_EXPORT = "session.export"
+    SESSION_IMPORT = "session.import"
     MEMORY_DELETE = "memory.delete"
     MEMORY_EDIT = "memory.edit"
     MEMORY_ROLLBACK = "memory.rollback"

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.access.identity import LOCAL, current_principal
-from service.domain.log.erasures import ErasureRequest
+from service.domain.log.erasures import ErasureKind, ErasureRequest
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config
@@ -20,8 +20,9 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
-from storage.log import deleting
+from storage.log import deleting, erasures
 from storage.log.deleting import Removal
+from storage.operations import imports
 
 #: Rows of one transaction of a removal.
 BATCH_ROWS = 2000
@@ -47,11 +48,14 @@ class Deleter:
         allow_missing: bool,
         reason: str = "",
     ) -> None:
-        """Deletes a session. Raises NotFound unless `allow_missing`."""
+        """Deletes a session, or its unfinished import. Raises NotFound unless `allow_missing`."""
         key, request = session_key(tenant_id, session), _request(reason)
 
         async def hide(tx: Transaction) -> bool:
             found = await deleting.delete_session(tx, key, request)
+            if not found and await imports.abandon(tx, key):
+                found = True
+                await erasures.record(tx, ErasureKind.SESSION, request, session=key, item=key)
             if not found and not allow_missing:
                 raise session_not_found(session)
             if found:

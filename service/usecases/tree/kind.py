@@ -118,6 +118,17 @@ async def _text(
     return joined(pieces)
 
 
+async def imported_words(
+    tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
+) -> str:
+    """Returns the text of an imported leaf whose words are indexed; empty: there is none."""
+    try:
+        text = await _text(tx, session_key, start, end)
+    except _Withheld:
+        return ""
+    return "" if text is None else trees.indexed(text)
+
+
 class TreeValues(ValueReader):
     """Reads trees as the values of memories."""
 

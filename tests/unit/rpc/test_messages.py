@@ -22,7 +22,7 @@ from service.domain.state.accounting import Accounting
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import StateVector
 from service.domain.tree.spec import TreeSpec
-from service.rpc import session_service
+from service.rpc import transfers
 from service.rpc.convert import answers, history, search, specs, spend, states, trees
 from service.rpc.convert.common import message_of, moment
 from service.usecases.search.search import FoundPage, SearchHit, SearchMode
@@ -100,7 +100,7 @@ def _result() -> Message:
 #: By message: its converter, called with values whose every field is set, and the fields that
 #: other tests cover since they exclude others or are set only in cases.
 CONVERTED: dict[str, tuple[Callable[[], Message], set[str]]] = {
-    "Session": (lambda: session_service._session(filled(StoredSession)), set()),
+    "Session": (lambda: transfers.session_message(filled(StoredSession)), set()),
     "StateVector": (lambda: states.vector(filled(StateVector), NOW), set()),
     "Amendment": (lambda: history.amendment(filled(LoggedAmendment, kind="step")), set()),
     "Rejection": (lambda: history.rejection(filled(LoggedRejection)), set()),
@@ -150,7 +150,7 @@ def test_a_field_that_the_value_has_not_is_refused_and_one_of_another_name_is_gi
 
 
 def test_times_members_and_dataclasses_become_what_the_proto_has() -> None:
-    shown = session_service._session(filled(StoredSession))
+    shown = transfers.session_message(filled(StoredSession))
     assert moment(shown.created_at) == NOW
     event = answers.trajectory_event(filled(Event))
     assert event.Kind.Name(event.kind) == f"KIND_{list(EventKind)[-1].name}"

@@ -1,5 +1,6 @@
 """A session: its memories, its questions and its costs, besides its log."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import date, timedelta
@@ -11,6 +12,7 @@ from palimpsest._async._answers import SessionAnswers
 from palimpsest._async._kinds import State, Tree
 from palimpsest._async._memory import Memory, create_memory
 from palimpsest._async._operation import Operation
+from palimpsest._async._transfers import OnProgress, export_blocks, export_file
 from palimpsest._convert import message_of, value_of
 from palimpsest._memories import Flushed, MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import GeneratedSchema
@@ -26,6 +28,7 @@ from palimpsest._specs import (
     TreeSettings,
 )
 from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest._transfers import ExportPoint
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest.v1 import billing_service_pb2, memories_pb2, memory_service_pb2
 
@@ -190,6 +193,25 @@ class Session(SessionAnswers):
         )
         response = await self._connection.call(self._connection.memories.GenerateSchema, request)
         return Operation(self._connection, response)
+
+    async def export(
+        self, path: str | os.PathLike[str], *, progress: OnProgress | None = None
+    ) -> None:
+        """Writes all of the session to a file, for `Client.import_session`.
+
+        A file with a part of an export is continued; a complete one stays as it is. `progress`
+        is called after each block. Raises NotFound, Aborted (EXPORT_CHANGED), and ValueError for
+        a file with other content.
+        """
+        await export_file(self._connection, self.id, path, progress)
+
+    async def export_blocks(self, *, after: ExportPoint | None = None) -> AsyncIterator[bytes]:
+        """Yields an export as bytes of whole lines, in blocks that end with a check.
+
+        Lost connections are made again. Raises NotFound, Aborted (EXPORT_CHANGED).
+        """
+        async for block, _ in export_blocks(self._connection, self.id, after):
+            yield block
 
     def budgets(self) -> AsyncIterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""

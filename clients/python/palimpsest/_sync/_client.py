@@ -11,6 +11,7 @@ import grpc
 
 from palimpsest._convert import message_of, value_of
 from palimpsest._credentials import AccessOptions, Token
+from palimpsest._errors import AlreadyExists
 from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
@@ -22,6 +23,8 @@ from palimpsest._sync._operation import Operation
 from palimpsest._sync._resource import Resource
 from palimpsest._sync._runtime import Channel
 from palimpsest._sync._session import Session
+from palimpsest._sync._transfers import OnProgress, Upload, is_imported
+from palimpsest._transfers import header_of, open_input, read_header
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
@@ -128,6 +131,31 @@ class Client(Resource):
     def session(self, id: str) -> "Session":
         """Returns a session by its id; nothing is sent."""
         return Session(self._connection, id)
+
+    def import_session(
+        self,
+        path: str | os.PathLike[str],
+        session: str = "",
+        *,
+        progress: OnProgress | None = None,
+    ) -> "Session":
+        """Imports the file of an export, under its own id or another.
+
+        The session is visible once all of it was verified. After an interruption, call it again:
+        it continues. `progress` is called after each block. Raises AlreadyExists
+        (SESSION_EXISTS), InvalidArgument (IMPORT_INVALID, with the line), FailedPrecondition
+        (IMPORT_UNFINISHED), and ValueError for a file that is no export.
+        """
+        with open_input(path) as file:
+            header = header_of(read_header(file))
+            name = session or str(header["session"])
+            try:
+                Upload(self._connection, file, name, progress).run()
+            except AlreadyExists:
+                # The reply of a stream before may have been lost.
+                if not is_imported(self._connection, name, header.get("export_id")):
+                    raise
+        return self.session(name)
 
     def create_session(
         self,

@@ -1,6 +1,7 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """A session: its memories, its questions and its costs, besides its log."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
@@ -27,6 +28,8 @@ from palimpsest._sync._answers import SessionAnswers
 from palimpsest._sync._kinds import State, Tree
 from palimpsest._sync._memory import Memory, create_memory
 from palimpsest._sync._operation import Operation
+from palimpsest._sync._transfers import OnProgress, export_blocks, export_file
+from palimpsest._transfers import ExportPoint
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest.v1 import billing_service_pb2, memories_pb2, memory_service_pb2
 
@@ -189,6 +192,23 @@ class Session(SessionAnswers):
         )
         response = self._connection.call(self._connection.memories.GenerateSchema, request)
         return Operation(self._connection, response)
+
+    def export(self, path: str | os.PathLike[str], *, progress: OnProgress | None = None) -> None:
+        """Writes all of the session to a file, for `Client.import_session`.
+
+        A file with a part of an export is continued; a complete one stays as it is. `progress`
+        is called after each block. Raises NotFound, Aborted (EXPORT_CHANGED), and ValueError for
+        a file with other content.
+        """
+        export_file(self._connection, self.id, path, progress)
+
+    def export_blocks(self, *, after: ExportPoint | None = None) -> Iterator[bytes]:
+        """Yields an export as bytes of whole lines, in blocks that end with a check.
+
+        Lost connections are made again. Raises NotFound, Aborted (EXPORT_CHANGED).
+        """
+        for block, _ in export_blocks(self._connection, self.id, after):
+            yield block
 
     def budgets(self) -> Iterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
