@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.rpc.access_service import AccessService
-from service.rpc.interceptors.authentication import Authentication
+from service.rpc.interceptors.authentication import Authentication, CredentialVerifier
 from service.rpc.pages import Pages
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.access.audit_log import AuditLog
+from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
+from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
 from storage.engine.database import Database
 
@@ -28,11 +30,31 @@ class Access:
 
 def access_of(config: Config, database: Database, pages: Pages) -> Access:
     """Returns what verifies and administers the clients of one server."""
-    verifier = KeyVerifier(database, seconds=config.key_cache_seconds)
-    tenants = Tenants(database, verifier.forget)
-    keys = Keys(database, tenants, verifier.forget, max_keys=config.limits.max_keys)
+    seconds = config.key_cache_seconds
+    keys = KeyVerifier(database, seconds=seconds)
+    directory = TenantDirectory(database, seconds=seconds)
+
+    def changed() -> None:
+        keys.forget()
+        directory.forget()
+
+    verifiers: list[CredentialVerifier] = [keys]
+    if config.jwt_issuer is not None:
+        # What they load takes time, and few need it.
+        from service.usecases.access.issuer_keys import IssuerKeys
+        from service.usecases.access.jwt_verifier import JwtVerifier
+
+        verifiers.append(JwtVerifier(config, IssuerKeys(config), directory))
+    if config.tls_client_ca_file is not None:
+        verifiers.append(CertificateVerifier(directory, config.mutual_tls_scopes))
+    tenants = Tenants(database, changed)
     return Access(
-        authentication=Authentication([verifier], required=listening.is_authenticated(config)),
-        service=AccessService(tenants, keys, AuditLog(database, tenants), pages),
-        run=verifier.run,
+        authentication=Authentication(verifiers, required=listening.is_authenticated(config)),
+        service=AccessService(
+            tenants,
+            Keys(database, tenants, changed, max_keys=config.limits.max_keys),
+            AuditLog(database, tenants),
+            pages,
+        ),
+        run=keys.run,
     )

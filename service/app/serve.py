@@ -30,7 +30,7 @@ from service.rpc.server import Server, Services
 from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.tree_service import TreeService
-from service.settings import listening
+from service.settings import issuers, listening
 from service.settings.certificates import UnusableCertificate, has_tls
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
@@ -65,8 +65,9 @@ _log = structlog.get_logger("palimpsest")
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Runs the API until `stop` is set; `ready` is called with the address. Raises CannotStart."""
-    if (said := listening.refusal(config)) is not None:
-        raise CannotStart(said)
+    for said in (listening.refusal(config), issuers.refusal(config)):
+        if said is not None:
+            raise CannotStart(said)
     if (risk := listening.risk(config)) is not None:
         _log.warning("insecure", cause=risk)
     try:

@@ -17,7 +17,7 @@ from service.cli.app import SettingsPath, new_app, run_app
 from service.cli.output import CommandError, say, show
 from service.llm.executor.spawning import near_model, spawn
 from service.local.processes import STOP_SIGNALS
-from service.settings import certificates, listening, reading
+from service.settings import certificates, issuers, listening, reading
 from service.settings.config import OFFLINE_MODEL, Config
 from service.settings.reading import ProcessSettings
 
@@ -109,8 +109,9 @@ def up(
         insecure=insecure or None,
         metrics_listen=metrics_listen,
     )
-    if (refusal := listening.refusal(config)) is not None:
-        raise CommandError(refusal)
+    for refusal in (listening.refusal(config), issuers.refusal(config)):
+        if refusal is not None:
+            raise CommandError(refusal)
     _check_certificates(config)
     reflection = config.reflection or "reflection" not in config.model_fields_set
     # Options of the command line are for its processes too.

@@ -4,12 +4,14 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from platformdirs import site_data_path, user_data_path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
+from service.domain.access.identity import Scope
 from service.settings.deployments import Deployments
 from service.settings.files import default_run_dir
 from service.settings.models import (
@@ -70,6 +72,29 @@ def _checked_metrics_listen(address: str | None) -> str | None:
     return _checked_listen(address)
 
 
+def _listed(given: Any) -> Any:
+    return [one.strip() for one in given.split(",")] if isinstance(given, str) else given
+
+
+def _checked_issuer_url(url: str | None) -> str | None:
+    if not url:
+        return None
+    found = urlsplit(url)
+    is_local = found.scheme == "http" and found.hostname in ("localhost", "127.0.0.1", "::1")
+    if not found.hostname or not (found.scheme == "https" or is_local):
+        raise PydanticCustomError("issuer_url", "is no https:// URL")
+    if found.username or found.password or found.fragment:
+        raise PydanticCustomError("issuer_url", "has a login or a fragment, which is not used")
+    return url
+
+
+Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_listed), Field(min_length=1)]
+IssuerUrl = Annotated[str | None, AfterValidator(_checked_issuer_url)]
+#: None of them is symmetric: the key of such a signature would be public.
+JwtAlgorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+JwtAlgorithms = Annotated[tuple[JwtAlgorithm, ...], BeforeValidator(_listed), Field(min_length=1)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -217,6 +242,25 @@ class Config(BaseModel):
     #: How long a server trusts what it has read of a key. A revoked key, or one of a suspended
     #: tenant, may be accepted as long.
     key_cache_seconds: Annotated[float, Field(gt=0, le=300)] = 10.0
+    #: What clients may do whose certificate names a tenant, separated by commas.
+    mutual_tls_scopes: Scopes = (Scope.READ, Scope.APPEND, Scope.ASK, Scope.EDIT)
+    #: The `iss` of the JSON Web Tokens that are accepted, which is the URL of an OIDC issuer.
+    #: Unset: none are. With it, jwt_audience is needed too; docs/guides/access.md.
+    jwt_issuer: IssuerUrl = None
+    #: The `aud` that tokens for this service have.
+    jwt_audience: Annotated[str | None, BeforeValidator(lambda given: given or None)] = None
+    #: URL of the issuer's keys (JWKS). Unset: the issuer's discovery document names it.
+    jwt_jwks_url: IssuerUrl = None
+    #: Algorithms of signatures that are accepted, all of them asymmetric, separated by commas.
+    jwt_algorithms: JwtAlgorithms = ("RS256", "ES256")
+    #: The claim that names the tenant.
+    jwt_tenant_claim: Annotated[str, Field(min_length=1, max_length=200)] = "tenant"
+    #: What scopes in tokens begin with, as in `palimpsest:read`; others count for nothing.
+    jwt_scope_prefix: Annotated[str, Field(max_length=100)] = ""
+    #: How far the issuer's clock and this one may differ.
+    jwt_leeway_seconds: Annotated[float, Field(ge=0, le=300)] = 30.0
+    #: PEM file of the roots that are trusted for the issuer's HTTPS; unset: those of the system.
+    jwt_ca_file: Path | None = None
     #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
     reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which the user that PostgreSQL has to

@@ -16,7 +16,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from service.domain.operations.doctor import Finding, bad, warn
-from service.settings import certificates, listening
+from service.settings import certificates, issuers, listening
 from service.settings.certificates import UnusableCertificate
 from service.settings.config import Config, Limits
 from service.settings.environment import FAULTS, PREFIX, nearest, unknown_variables
@@ -234,6 +234,8 @@ UNHEARD = (
 def refusals(config: Config) -> Iterator[str]:
     """Returns why `serve` and `work` do not start with settings that are each for itself right."""
     if (said := listening.refusal(config)) is not None:
+        yield said
+    if (said := issuers.refusal(config)) is not None:
         yield said
     try:
         certificates.read(config)

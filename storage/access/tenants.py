@@ -28,6 +28,7 @@ ON CONFLICT DO NOTHING
 RETURNING {_COLUMNS}
 """  # noqa: S608 - all of it is ours
 _BY_NAME = f"SELECT {_COLUMNS} FROM tenant WHERE name = %s AND deleted_at IS NULL"  # noqa: S608
+_BY_NAMES = f"SELECT {_COLUMNS} FROM tenant WHERE name = ANY(%s) AND deleted_at IS NULL"  # noqa: S608
 _OWN = f"SELECT {_COLUMNS} FROM tenant WHERE tenant_id = %s AND deleted_at IS NULL"  # noqa: S608
 _LOCK = f"{_OWN} FOR NO KEY UPDATE"
 _LIST = f"""
@@ -62,6 +63,11 @@ async def find(tx: Transaction, name: str) -> StoredTenant | None:
     """Returns the tenant of a name, which the transaction may see."""
     row = first(await tx.fetch(_BY_NAME, (name,)))
     return None if row is None else _tenant(row)
+
+
+async def find_all(tx: Transaction, names: Sequence[str]) -> Sequence[StoredTenant]:
+    """Returns the tenants of names, as far as the transaction may see them."""
+    return [_tenant(row) for row in await tx.fetch(_BY_NAMES, (list(names),))]
 
 
 async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredTenant]:

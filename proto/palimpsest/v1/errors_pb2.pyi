@@ -291,8 +291,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_CREDENTIALS_INVALID: _ErrorReason.ValueType  # 101
     """UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
-    client that sent the whole secret learns that it was revoked.
-    metadata: {"cause": "malformed"}, or "unknown", or "revoked".
+    client that sent the whole secret learns that it was revoked. A token may have another
+    "issuer" or "audience", no valid "signature", be "not_yet_valid", or, as a certificate, name
+    no usable "tenant". metadata: {"cause": "malformed"}, or "unknown", or another of these.
     """
     ERROR_REASON_CREDENTIALS_EXPIRED: _ErrorReason.ValueType  # 102
     """UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""
@@ -324,6 +325,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TOO_MANY_KEYS: _ErrorReason.ValueType  # 109
     """RESOURCE_EXHAUSTED with QuotaFailure. The tenant is at its limit of active keys: revoke
     some. metadata: {"limit": "1000"}.
+    """
+    ERROR_REASON_ISSUER_UNAVAILABLE: _ErrorReason.ValueType  # 110
+    """UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
+    metadata: {}.
     """
     ERROR_REASON_ERASURE_NOT_FOUND: _ErrorReason.ValueType  # 130
     """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
@@ -639,8 +644,9 @@ key as `authorization: Bearer pk_…`. metadata: {}.
 """
 ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 101
 """UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
-client that sent the whole secret learns that it was revoked.
-metadata: {"cause": "malformed"}, or "unknown", or "revoked".
+client that sent the whole secret learns that it was revoked. A token may have another
+"issuer" or "audience", no valid "signature", be "not_yet_valid", or, as a certificate, name
+no usable "tenant". metadata: {"cause": "malformed"}, or "unknown", or another of these.
 """
 ERROR_REASON_CREDENTIALS_EXPIRED: ErrorReason.ValueType  # 102
 """UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""
@@ -672,6 +678,10 @@ metadata: {"api_key": "mfrggzdfmztwq2lk"}.
 ERROR_REASON_TOO_MANY_KEYS: ErrorReason.ValueType  # 109
 """RESOURCE_EXHAUSTED with QuotaFailure. The tenant is at its limit of active keys: revoke
 some. metadata: {"limit": "1000"}.
+"""
+ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason.ValueType  # 110
+"""UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
+metadata: {}.
 """
 ERROR_REASON_ERASURE_NOT_FOUND: ErrorReason.ValueType  # 130
 """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""

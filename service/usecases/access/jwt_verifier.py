@@ -1,0 +1,130 @@
+"""Verifies JSON Web Tokens of an OIDC issuer."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import jwt
+
+from service.domain.access.audit import timestamp
+from service.domain.access.credentials import Credentials
+from service.domain.access.identity import Identity, Scope
+from service.domain.values.errors import Unauthenticated
+from service.domain.values.reasons import Reason
+from service.settings.config import Config
+from service.usecases.access.issuer_keys import IssuerKeys
+from service.usecases.access.tenant_directory import TenantDirectory
+
+#: Characters of the id of a key, and of a principal.
+MAX_KEY_ID = 200
+MAX_PRINCIPAL = 256
+
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+#: What the library calls what is wrong with a token.
+_CAUSES: Mapping[type[Exception], tuple[str, str]] = {
+    jwt.InvalidIssuerError: ("issuer", "it is of another issuer"),
+    jwt.InvalidAudienceError: ("audience", "it is for another audience"),
+    jwt.ImmatureSignatureError: ("not_yet_valid", "it is not valid yet"),
+    jwt.InvalidAlgorithmError: ("signature", "its algorithm is not accepted"),
+    jwt.InvalidSignatureError: ("signature", "its signature is not valid"),
+}
+
+
+class JwtVerifier:
+    """Verifies the tokens of one issuer, whose claims say tenant and scopes."""
+
+    def __init__(self, config: Config, keys: IssuerKeys, tenants: TenantDirectory) -> None:
+        self._config = config
+        self._keys = keys
+        self._tenants = tenants
+
+    async def verify(self, credentials: Credentials) -> Identity | None:
+        """Returns the identity of a token; None for credentials of another kind.
+
+        Raises Unauthenticated, PermissionDenied (suspended), Exhausted, Unavailable, StorageError.
+        """
+        token = credentials.token
+        if token.count(".") != 2:
+            return None
+        claims = await self._claims(token)
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not subject.isprintable():
+            raise _invalid("malformed", "its subject is no printable text")
+        tenant = claims.get(self._config.jwt_tenant_claim)
+        if not isinstance(tenant, str) or not tenant:
+            said = f"its claim {self._config.jwt_tenant_claim!r} names no tenant"
+            raise _invalid("tenant", said)
+        return await self._tenants.identity(
+            tenant,
+            principal=f"jwt:{subject}"[:MAX_PRINCIPAL],
+            scopes=scopes_of(claims, self._config.jwt_scope_prefix),
+        )
+
+    async def _claims(self, token: str) -> Mapping[str, Any]:
+        """Returns the claims of a token that is valid now."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except Exception:
+            # The library promises one kind of error, and hostile texts are many.
+            raise _invalid("malformed", "its header is none") from None
+        key_id, algorithm = header.get("kid", ""), header.get("alg")
+        if not isinstance(key_id, str) or len(key_id) > MAX_KEY_ID or "crit" in header:
+            raise _invalid("malformed", "its header has what is not accepted")
+        if algorithm not in self._config.jwt_algorithms:
+            raise _invalid("signature", "its algorithm is not accepted")
+        key = await self._keys.find(key_id, algorithm)
+        if key is None:
+            raise _invalid("signature", "the issuer publishes no such key for its algorithm")
+        try:
+            return self._decoded(token, key)
+        except jwt.ExpiredSignatureError:
+            raise _expired(token) from None
+        except jwt.MissingRequiredClaimError as error:
+            raise _invalid("malformed", f"it has no claim {error.claim!r}") from None
+        except Exception as error:
+            # As above. Anything else than valid claims is a refusal.
+            known = ("malformed", "it cannot be read")
+            raise _invalid(*_CAUSES.get(type(error), known)) from None
+
+    def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
+        config = self._config
+        return jwt.decode(
+            token,
+            # It is bound to one algorithm, whatever the token says.
+            key,
+            algorithms=[key.algorithm_name],
+            audience=config.jwt_audience,
+            issuer=config.jwt_issuer,
+            leeway=config.jwt_leeway_seconds,
+            options={"require": _REQUIRED},
+        )
+
+
+def scopes_of(claims: Mapping[str, Any], prefix: str) -> frozenset[Scope]:
+    """Returns the scopes that claims grant: `scope` and `scp` are texts or lists."""
+    named: set[object] = set()
+    for value in (claims.get("scope"), claims.get("scp")):
+        if isinstance(value, str):
+            named.update(value.split())
+        elif isinstance(value, list):
+            named.update(one for one in value if isinstance(one, str))
+    return frozenset(one for one in Scope if f"{prefix}{one}" in named)
+
+
+def _invalid(cause: str, said: str) -> Unauthenticated:
+    return Unauthenticated(
+        Reason.CREDENTIALS_INVALID,
+        f"the token is not accepted, since {said}: get another one from the issuer",
+        {"cause": cause},
+    )
+
+
+def _expired(token: str) -> Unauthenticated:
+    """Returns the error of a token whose signature is valid, and which has expired."""
+    claims = jwt.decode(token, options={"verify_signature": False})
+    expired_at = timestamp(datetime.fromtimestamp(int(claims["exp"]), UTC))
+    return Unauthenticated(
+        Reason.CREDENTIALS_EXPIRED,
+        f"the token expired at {expired_at}: get another one from the issuer",
+        {"expired_at": expired_at},
+    )
