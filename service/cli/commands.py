@@ -7,6 +7,7 @@ import typer
 
 from palimpsest import PalimpsestError
 from service.cli import (
+    access,
     answer,
     ask,
     budget,
@@ -49,7 +50,7 @@ for module in (
     schema,
 ):
     module.register(app)
-for module in (operation, cost, budget, model, config, doctor, verify, erasure, demo):
+for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, demo):
     module.register(app)
 extensions.register(app)
 

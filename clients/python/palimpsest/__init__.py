@@ -26,6 +26,7 @@ from pkgutil import extend_path
 __path__ = extend_path(__path__, __name__)
 
 from palimpsest import _exports
+from palimpsest._async._access import Access
 from palimpsest._async._agent import Agent
 from palimpsest._async._client import Client, connect
 from palimpsest._async._history import Provenance, Watch
@@ -42,6 +43,7 @@ from palimpsest._transport import VERSION
 __version__ = VERSION
 
 __all__ = [
+    "Access",
     "Agent",
     "AnswerStream",
     "Client",

@@ -1,5 +1,15 @@
 """What both faces of the client export: values, errors and schemas."""
 
+from palimpsest._access import (
+    NO_DIGEST,
+    ApiKeyInfo,
+    AuditEvent,
+    AuditHead,
+    CreatedApiKey,
+    KeyState,
+    Scope,
+    TenantInfo,
+)
 from palimpsest._conversations import Rememberable, SdkMessage
 from palimpsest._convert_chunks import Appendable, MessageLike
 from palimpsest._errors import (
@@ -164,6 +174,7 @@ __all__ = [
     "MAX_JSON_BYTES",
     "MAX_LIMIT",
     "MAX_SOURCE_BYTES",
+    "NO_DIGEST",
     "Aborted",
     "Accounting",
     "Ack",
@@ -172,10 +183,13 @@ __all__ = [
     "AlreadyExists",
     "Amendment",
     "Answer",
+    "ApiKeyInfo",
     "Appendable",
     "Appended",
     "AskEvent",
     "AskOptions",
+    "AuditEvent",
+    "AuditHead",
     "Blocked",
     "BrowseAction",
     "BrowseOrder",
@@ -199,6 +213,7 @@ __all__ = [
     "ConnectionFailed",
     "ContextForm",
     "CostReport",
+    "CreatedApiKey",
     "DeadlineExceeded",
     "DefaultMemory",
     "Diff",
@@ -218,6 +233,7 @@ __all__ = [
     "Grouping",
     "InvalidArgument",
     "JsonText",
+    "KeyState",
     "LoopCost",
     "Loss",
     "LossKind",
@@ -266,6 +282,7 @@ __all__ = [
     "Revision",
     "RevisionKind",
     "Schema",
+    "Scope",
     "SdkMessage",
     "SearchIndex",
     "SearchMode",
@@ -278,6 +295,7 @@ __all__ = [
     "StateSettings",
     "StateVector",
     "Steps",
+    "TenantInfo",
     "TextPart",
     "TextPiece",
     "TextRange",

@@ -9,6 +9,7 @@ Values and errors are the same classes as in `palimpsest`.
 
 from palimpsest import _exports
 from palimpsest._exports import *  # noqa: F403 - it has names that are exported only
+from palimpsest._sync._access import Access
 from palimpsest._sync._agent import Agent
 from palimpsest._sync._client import Client, connect
 from palimpsest._sync._history import Provenance, Watch
@@ -20,6 +21,7 @@ from palimpsest._sync._producer import Producer
 from palimpsest._sync._session import Session
 
 __all__ = [
+    "Access",
     "Agent",
     "AnswerStream",
     "Client",

@@ -84,7 +84,7 @@ def test_exports_are_those_that_are_recorded() -> None:
 def test_both_faces_export_the_same() -> None:
     assert set(sync.__all__) == set(palimpsest.__all__) - {"__version__"}
     assert len(set(palimpsest.__all__)) == len(palimpsest.__all__)
-    own = "Agent AnswerStream Client Memory Operation Producer"
+    own = "Access Agent AnswerStream Client Memory Operation Producer"
     own += " Provenance Session State Tree Watch connect"
     assert " ".join(sorted(FACES)) == own
 

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import grpc
 
+from palimpsest._async._access import Access
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
 from palimpsest._async._operation import Operation
@@ -101,6 +102,11 @@ class Client(Resource):
     def channel(self) -> Channel:
         """The gRPC channel, for your own stubs; `call` sends the token with them."""
         return self._connection.channel
+
+    @property
+    def access(self) -> Access:
+        """Administration: tenants, keys and the audit log."""
+        return Access(self._connection)
 
     async def call(
         self,

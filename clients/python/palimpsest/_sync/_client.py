@@ -17,6 +17,7 @@ from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._specs import AgentSettings
 from palimpsest._spend import Budget, Grouping, UsageReport
+from palimpsest._sync._access import Access
 from palimpsest._sync._agent import WAIT_SECONDS, Agent
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._operation import Operation
@@ -102,6 +103,11 @@ class Client(Resource):
     def channel(self) -> Channel:
         """The gRPC channel, for your own stubs; `call` sends the token with them."""
         return self._connection.channel
+
+    @property
+    def access(self) -> Access:
+        """Administration: tenants, keys and the audit log."""
+        return Access(self._connection)
 
     def call(
         self,

@@ -24,6 +24,7 @@ from palimpsest._transport import (
     may_repeat,
     parse_target,
 )
+from palimpsest.v1.access_service_pb2_grpc import AccessServiceStub
 from palimpsest.v1.answer_service_pb2_grpc import AnswerServiceStub
 from palimpsest.v1.billing_service_pb2_grpc import BillingServiceStub
 from palimpsest.v1.memory_service_pb2_grpc import MemoryServiceStub
@@ -51,6 +52,7 @@ class Connection:
         self.channel: Channel = open_channel(
             self.address, self.access.channel, (*OPTIONS, *self.access.options)
         )
+        self.administration = AccessServiceStub(self.channel)
         self.answers = AnswerServiceStub(self.channel)
         self.billing = BillingServiceStub(self.channel)
         self.memories = MemoryServiceStub(self.channel)

@@ -1,0 +1,146 @@
+"""Tenants, keys and the audit log, from the proto's messages."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from google.protobuf.json_format import MessageToDict
+
+from palimpsest._convert import value_of
+from palimpsest.v1 import access_service_pb2 as pb
+
+#: What a key allows. None includes another.
+Scope = Literal["read", "append", "ask", "edit", "admin"]
+KeyState = Literal["active", "expired", "revoked", "unknown"]
+
+#: The digest before the first event of a log.
+NO_DIGEST = bytes(32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantInfo:
+    """A tenant."""
+
+    id: str
+    display_name: str
+    suspended: bool
+    created_at: datetime
+    suspended_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApiKeyInfo:
+    """A key, without its secret."""
+
+    #: What follows `pk_` in the key.
+    id: str
+    tenant: str
+    display_name: str
+    #: Those that this client knows.
+    scopes: tuple[str, ...]
+    #: What the ids of sessions begin with that it may be used for; empty allows all.
+    session_prefix: str
+    state: KeyState
+    created_at: datetime
+    #: A principal, as in AuditEvent.
+    created_by: str
+    #: The key that it was rotated from; empty when it was not.
+    replaces: str
+    #: None: never.
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    #: To about a minute; None: never.
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreatedApiKey:
+    """A new key."""
+
+    info: ApiKeyInfo
+    #: The whole key, which cannot be read again.
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEvent:
+    """Something that was administered, edited by hand or deleted."""
+
+    #: Its place in the log of the tenant: 1, 2, 3 … without gaps.
+    sequence: int
+    occurred_at: datetime
+    #: `key:<id>`, `jwt:<subject>`, `cert:<name>`, `local`, `operator` or `service`.
+    principal: str
+    #: Such as `key.create` or `session.delete`.
+    action: str
+    session: str
+    memory: str
+    #: The id of what else it is about: a key, a tenant, an answer.
+    target: str
+    details: Mapping[str, str | int | bool]
+    #: The service's own id of the tenant.
+    tenant_uid: str
+    #: SHA-256 of the digest before it and of `canonical`.
+    digest: bytes
+
+    @property
+    def canonical(self) -> bytes:
+        """The event as canonical JSON: what its digest covers, besides the digest before it."""
+        at = self.occurred_at.astimezone(UTC).isoformat(timespec="microseconds")
+        fields = {
+            "tenant_id": self.tenant_uid,
+            "sequence": self.sequence,
+            "occurred_at": at.replace("+00:00", "Z"),
+            "principal": self.principal,
+            "action": self.action,
+            "session": self.session,
+            "memory": self.memory,
+            "target": self.target,
+            "details": dict(self.details),
+        }
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode()
+
+    def follows(self, sequence: int, digest: bytes) -> bool:
+        """Returns whether it is unchanged, and the next event after the one of that digest.
+
+        The first follows 0 and `NO_DIGEST`.
+        """
+        expected = hashlib.sha256(digest + self.canonical).digest()
+        return self.sequence == sequence + 1 and self.digest == expected
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditHead:
+    """The end of an audit log: kept elsewhere, it shows later that nothing was cut off."""
+
+    #: Of the newest event; 0 without one.
+    sequence: int
+    digest: bytes
+
+
+def tenant(message: pb.Tenant) -> TenantInfo:
+    """Returns a tenant."""
+    return value_of(TenantInfo, message)
+
+
+def api_key(message: pb.ApiKey) -> ApiKeyInfo:
+    """Returns a key."""
+    return value_of(ApiKeyInfo, message)
+
+
+def created(message: pb.CreateApiKeyResponse) -> CreatedApiKey:
+    """Returns a new key."""
+    return CreatedApiKey(info=api_key(message.api_key), key=message.key)
+
+
+def audit_event(message: pb.AuditEvent) -> AuditEvent:
+    """Returns an event."""
+    details = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in MessageToDict(message.details).items()
+    }
+    return value_of(AuditEvent, message, details=details)

@@ -1,0 +1,193 @@
+# Generated from palimpsest/_async by `make sync`; do not edit.
+"""Administration: tenants, their keys, and their audit logs."""
+
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from palimpsest._access import (
+    ApiKeyInfo,
+    AuditEvent,
+    AuditHead,
+    CreatedApiKey,
+    Scope,
+    TenantInfo,
+    api_key,
+    audit_event,
+    created,
+    tenant,
+)
+from palimpsest._convert import message_of
+from palimpsest._errors import AlreadyExists
+from palimpsest._sync._connection import Connection
+from palimpsest.v1 import access_service_pb2
+
+
+class Access:
+    """What administrators do: `client.access`. It needs a key with the scope "admin".
+
+    An argument `tenant` names another tenant, which only administrators of the system tenant
+    may do; empty, it is the client's own.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stub = connection.administration
+
+    def create_tenant(
+        self,
+        id: str,
+        *,
+        display_name: str = "",
+        suspended: bool = False,
+        exist_ok: bool = False,
+        request_id: str = "",
+    ) -> TenantInfo:
+        """Creates a tenant; with `exist_ok` an existing one is returned as it is.
+
+        Raises AlreadyExists, PermissionDenied.
+        """
+        made = message_of(
+            access_service_pb2.Tenant, id=id, display_name=display_name, suspended=suspended
+        )
+        request = access_service_pb2.CreateTenantRequest(tenant=made, request_id=request_id)
+        try:
+            return tenant(self._connection.call(self._stub.CreateTenant, request))
+        except AlreadyExists as error:
+            if not exist_ok or error.reason != "TENANT_EXISTS":
+                raise
+            return self.tenant(id)
+
+    def tenant(self, id: str = "") -> TenantInfo:
+        """Returns a tenant. Raises NotFound."""
+        request = message_of(access_service_pb2.GetTenantRequest, tenant=id)
+        return tenant(self._connection.call(self._stub.GetTenant, request))
+
+    def tenants(self) -> Iterator[TenantInfo]:
+        """Yields all tenants, by id."""
+        request = access_service_pb2.ListTenantsRequest(page_size=1000)
+        return self._connection.all_of(self._stub.ListTenants, request, "tenants", tenant)
+
+    def update_tenant(
+        self,
+        id: str,
+        *,
+        display_name: str | None = None,
+        suspended: bool | None = None,
+        request_id: str = "",
+    ) -> TenantInfo:
+        """Changes the display name of a tenant, suspends it, or resumes it; None leaves it.
+
+        Calls of a suspended tenant are refused within 10 seconds. Raises NotFound, ValueError.
+        """
+        given = {"display_name": display_name, "suspended": suspended}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            raise ValueError("give display_name, suspended, or both")
+        request = access_service_pb2.UpdateTenantRequest(
+            tenant=message_of(access_service_pb2.Tenant, id=id, **changes),
+            update_mask=FieldMask(paths=list(changes)),
+            request_id=request_id,
+        )
+        return tenant(self._connection.call(self._stub.UpdateTenant, request))
+
+    def create_key(
+        self,
+        scopes: Collection[Scope],
+        *,
+        tenant: str = "",
+        display_name: str = "",
+        session_prefix: str = "",
+        expires_at: datetime | None = None,
+    ) -> CreatedApiKey:
+        """Creates a key, whose secret cannot be read again.
+
+        It is not repeated when the connection is lost: list the keys then, and revoke the one
+        that was never used. Raises NotFound, ResourceExhausted, ValueError.
+        """
+        wanted = message_of(
+            access_service_pb2.ApiKey,
+            scopes=scopes,
+            display_name=display_name,
+            session_prefix=session_prefix,
+            expires_at=expires_at,
+        )
+        request = message_of(access_service_pb2.CreateApiKeyRequest, tenant=tenant, api_key=wanted)
+        method = self._stub.CreateApiKey
+        return created(self._connection.call(method, request, retry=False))
+
+    def keys(self, *, tenant: str = "") -> Iterator[ApiKeyInfo]:
+        """Yields all keys from the oldest; expired and revoked ones as well."""
+        request = message_of(access_service_pb2.ListApiKeysRequest, tenant=tenant, page_size=1000)
+        return self._connection.all_of(self._stub.ListApiKeys, request, "api_keys", api_key)
+
+    def rotate_key(
+        self,
+        id: str,
+        *,
+        tenant: str = "",
+        overlap: timedelta | None = None,
+        expires_at: datetime | None = None,
+    ) -> CreatedApiKey:
+        """Creates a key with the scopes and sessions of another.
+
+        The old key expires after the overlap: up to 30 days, None: 24 hours. Without
+        `expires_at` the new key lives as long as the old one did. As `create_key` it is not
+        repeated. Raises NotFound, ResourceExhausted.
+        """
+        request = message_of(
+            access_service_pb2.RotateApiKeyRequest,
+            tenant=tenant,
+            api_key=id,
+            overlap=overlap,
+            expires_at=expires_at,
+        )
+        method = self._stub.RotateApiKey
+        return created(self._connection.call(method, request, retry=False))
+
+    def revoke_key(self, id: str, *, tenant: str = "", request_id: str = "") -> ApiKeyInfo:
+        """Revokes a key for good; no server accepts it after 10 seconds. Raises NotFound."""
+        request = message_of(
+            access_service_pb2.RevokeApiKeyRequest,
+            tenant=tenant,
+            api_key=id,
+            request_id=request_id,
+        )
+        return api_key(self._connection.call(self._stub.RevokeApiKey, request))
+
+    def audit_events(
+        self,
+        *,
+        tenant: str = "",
+        action: str = "",
+        session: str = "",
+        principal: str = "",
+        first_time: datetime | None = None,
+        last_time: datetime | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[AuditEvent]:
+        """Yields what was administered, edited by hand and deleted.
+
+        `action` is one, or the beginning of several, such as "key.". Without filters, and oldest
+        first, the events are the whole chain: `AuditEvent.follows` checks each.
+        """
+        request = message_of(
+            access_service_pb2.ListAuditEventsRequest,
+            tenant=tenant,
+            action=action,
+            session=session,
+            principal=principal,
+            first_time=first_time,
+            last_time=last_time,
+            newest_first=newest_first,
+            page_size=1000,
+        )
+        method = self._stub.ListAuditEvents
+        return self._connection.all_of(method, request, "events", audit_event)
+
+    def audit_head(self, *, tenant: str = "") -> AuditHead:
+        """Returns the end of the audit log."""
+        request = message_of(access_service_pb2.ListAuditEventsRequest, tenant=tenant, page_size=1)
+        page = self._connection.call(self._stub.ListAuditEvents, request)
+        return AuditHead(sequence=page.head, digest=page.head_digest)

@@ -1,0 +1,261 @@
+"""`palimpsest access`: tenants, keys, and the first key of a deployment."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, cast, get_args
+
+import typer
+
+from palimpsest import ApiKeyInfo, Client, CreatedApiKey, Scope, TenantInfo
+from service.cli import audit
+from service.cli.app import SettingsPath, new_group
+from service.cli.command import Json, add_group, new_request_id
+from service.cli.deployment import DataDir, database_url_of, find_deployment
+from service.cli.output import CommandError, plain_json, say, show, show_json, show_list
+
+if TYPE_CHECKING:
+    from service.domain.access.credentials import KeyText
+    from service.settings.config import Config
+
+OfTenant = Annotated[
+    str, typer.Option("--tenant", help="The tenant, for administrators of the system tenant.")
+]
+TenantId = Annotated[str, typer.Argument(help="The tenant's id.")]
+KeyId = Annotated[str, typer.Argument(help="The key's id: what follows pk_ in it.")]
+Scopes = Annotated[
+    list[str],
+    typer.Option(
+        "--scope",
+        metavar="SCOPE",
+        help=f"What it allows: {', '.join(get_args(Scope))}; may be repeated.",
+    ),
+]
+Days = Annotated[
+    int | None, typer.Option(min=1, max=36_500, help="Days until it expires; default: never.")
+]
+Prefix = Annotated[
+    str, typer.Option(help="Only for sessions whose ids begin with this.", metavar="PREFIX")
+]
+Name = Annotated[str, typer.Option("--name", help="What it is for.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = new_group("Access: tenants, keys, and what was done.")
+    group.command()(bootstrap)
+    tenants = "Tenants: create, list, show, suspend, resume."
+    add_group(group, "tenant", tenants, create, list_, show_, suspend, resume)
+    keys = new_group("Keys: create, list, rotate, revoke.")
+    audit.add_named(keys, create=create_key, list=list_keys, rotate=rotate_key, revoke=revoke_key)
+    group.add_typer(keys, name="key")
+    audit.register(group)
+    app.add_typer(group, name="access")
+
+
+def bootstrap(
+    tenant: Annotated[str, typer.Option(help="The tenant that the key is of.")] = "system",
+    scope: Scopes = ["admin"],  # noqa: B006 - a command's default is read, never changed
+    days: Days = None,
+    name: Name = "bootstrap",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    settings_path: SettingsPath = None,
+) -> None:
+    """Create a key without having one, in the database itself.
+
+    It needs the right to write to the database, which has to be migrated: it makes the first key
+    of a deployment, and replaces the last one when it is lost.
+    """
+    config = find_deployment(data_dir).config
+    key = asyncio.run(_bootstrap(config, tenant, _scopes(scope), days, name))
+    if as_json:
+        show_json({"id": key.key_id, "tenant": tenant, "key": key.text})
+        return
+    _show_key(key.key_id, key.text)
+
+
+async def _bootstrap(
+    config: "Config", tenant: str, scopes: list[Scope], days: int | None, name: str
+) -> "KeyText":
+    from service.domain.access import identity
+    from service.domain.access.keys import NewKey
+    from service.domain.values.errors import PalimpsestError
+    from service.usecases.access.bootstrap import create_key
+    from storage.engine.database import Database
+    from storage.engine.errors import StorageError
+
+    url = database_url_of(config)
+    new = NewKey(
+        display_name=name,
+        scopes=frozenset(map(identity.Scope, scopes)),
+        session_prefix="",
+        expires_at=_end(days),
+    )
+    database = Database.connect(
+        url, pool_size=1, name="palimpsest-bootstrap", pooled=config.is_pooled
+    )
+    try:
+        _, (_, text) = await create_key(database, tenant, new, max_keys=config.limits.max_keys)
+    except PalimpsestError as error:
+        raise CommandError(str(error)) from error
+    except StorageError as error:
+        raise CommandError(f"cannot write to the database: {error}") from error
+    finally:
+        await database.close()
+    return text
+
+
+async def create(
+    client: Client,
+    tenant: TenantId,
+    name: Annotated[str, typer.Option("--name", help="A name for people.")] = "",
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Succeed where it is there.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a tenant. It needs a key next: `palimpsest access key create --tenant`."""
+    made = await client.access.create_tenant(
+        tenant, display_name=name, exist_ok=exist_ok, request_id=new_request_id()
+    )
+    _show_tenant(made, as_json)
+
+
+async def list_(client: Client, as_json: Json = False) -> None:
+    """List all tenants."""
+    await show_list(
+        client.access.tenants(),
+        lambda one: [(one.id, one.display_name, _state(one), _day(one.created_at))],
+        ("tenant", "name", "state", ">created"),
+        as_json=as_json,
+    )
+
+
+async def show_(
+    client: Client,
+    tenant: Annotated[str, typer.Argument(help="The tenant's id; default: that of the key.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show a tenant."""
+    _show_tenant(await client.access.tenant(tenant), as_json)
+
+
+async def suspend(client: Client, tenant: TenantId, as_json: Json = False) -> None:
+    """Suspend a tenant: its calls are refused within 10 seconds, its data is kept."""
+    changed = await client.access.update_tenant(tenant, suspended=True, request_id=new_request_id())
+    _show_tenant(changed, as_json)
+
+
+async def resume(client: Client, tenant: TenantId, as_json: Json = False) -> None:
+    """Resume a suspended tenant."""
+    changed = await client.access.update_tenant(
+        tenant, suspended=False, request_id=new_request_id()
+    )
+    _show_tenant(changed, as_json)
+
+
+async def create_key(
+    client: Client,
+    scope: Scopes,
+    tenant: OfTenant = "",
+    name: Name = "",
+    session_prefix: Prefix = "",
+    days: Days = None,
+    as_json: Json = False,
+) -> None:
+    """Create a key, and print it: it is not shown again."""
+    made = await client.access.create_key(
+        _scopes(scope),
+        tenant=tenant,
+        display_name=name,
+        session_prefix=session_prefix,
+        expires_at=_end(days),
+    )
+    _show_created(made, as_json)
+
+
+async def list_keys(client: Client, tenant: OfTenant = "", as_json: Json = False) -> None:
+    """List keys; expired and revoked ones as well."""
+    await show_list(
+        client.access.keys(tenant=tenant),
+        lambda one: [_key_row(one)],
+        ("key", "name", "state", "scopes", "sessions", ">created", ">expires", ">last used"),
+        as_json=as_json,
+    )
+
+
+async def rotate_key(
+    client: Client,
+    key: KeyId,
+    tenant: OfTenant = "",
+    overlap_hours: Annotated[
+        float, typer.Option(min=0, max=720, help="How long the old key stays valid.")
+    ] = 24.0,
+    days: Days = None,
+    as_json: Json = False,
+) -> None:
+    """Create a key in place of another, and print it: it is not shown again.
+
+    Without --days it lives as long as the old one did.
+    """
+    overlap = timedelta(hours=overlap_hours)
+    made = await client.access.rotate_key(
+        key, tenant=tenant, overlap=overlap, expires_at=_end(days)
+    )
+    _show_created(made, as_json)
+
+
+async def revoke_key(
+    client: Client, key: KeyId, tenant: OfTenant = "", as_json: Json = False
+) -> None:
+    """Revoke a key for good: no server accepts it after 10 seconds."""
+    revoked = await client.access.revoke_key(key, tenant=tenant, request_id=new_request_id())
+    show_json(revoked) if as_json else show(f"revoked {revoked.id}")
+
+
+def _scopes(given: list[str]) -> list[Scope]:
+    known = get_args(Scope)
+    for one in given:
+        if one not in known:
+            raise CommandError(f"--scope: {one!r} is none of {', '.join(known)}")
+    return cast("list[Scope]", list(dict.fromkeys(given)))
+
+
+def _end(days: int | None) -> datetime | None:
+    return None if days is None else datetime.now(UTC) + timedelta(days=days)
+
+
+def _show_created(made: CreatedApiKey, as_json: bool) -> None:
+    if as_json:
+        show_json({**plain_json(made.info), "key": made.key})
+        return
+    _show_key(made.info.id, made.key)
+
+
+def _show_key(id: str, key: str) -> None:
+    # What is piped into a file is the key alone.
+    show(key)
+    say(f"This is key {id}. Keep it now: it is not stored and cannot be shown again.")
+
+
+def _show_tenant(one: TenantInfo, as_json: bool) -> None:
+    if as_json:
+        show_json(one)
+        return
+    name = f" ({one.display_name})" if one.display_name else ""
+    show(f"{one.id}{name}: {_state(one)}")
+
+
+def _state(one: TenantInfo) -> str:
+    return "active" if one.suspended_at is None else f"suspended since {_day(one.suspended_at)}"
+
+
+def _key_row(one: ApiKeyInfo) -> tuple[str, ...]:
+    sessions = f"{one.session_prefix}*" if one.session_prefix else "all"
+    times = (one.created_at, one.expires_at, one.last_used_at)
+    scopes = " ".join(one.scopes)
+    return (one.id, one.display_name, one.state, scopes, sessions, *map(_day, times))
+
+
+def _day(at: datetime | None) -> str:
+    return "never" if at is None else f"{at:%Y-%m-%d %H:%M}"
