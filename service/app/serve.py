@@ -48,6 +48,7 @@ from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.operations.importing import Importer
+from service.usecases.operations.storage_usage import StorageUsage
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
@@ -153,7 +154,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     token_key=keys.token,
                 ),
                 billing=BillingService(
-                    costs_of(database, comparer), Budgets(database, wake_ups), pages
+                    costs_of(database, comparer),
+                    Budgets(database, wake_ups),
+                    StorageUsage(database),
+                    pages,
                 ),
                 trees=TreeService(trees, memories, pages),
                 states=StateService(contexts, pages, config.limits),

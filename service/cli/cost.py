@@ -15,6 +15,7 @@ from palimpsest import (
     LoopCost,
     ReadingCost,
     Session,
+    StoredSize,
     Usage,
     UsageReport,
 )
@@ -52,8 +53,24 @@ def register(app: typer.Typer) -> None:
     add_commands(app, usage, cost)
 
 
-async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False) -> None:
+async def usage(
+    client: Client,
+    session: Session,
+    memory: OnlyMemory = "",
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Show how much is stored of it instead.")
+    ] = False,
+    tenant: Annotated[
+        bool, typer.Option("--tenant", help="With --storage: of all sessions.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Show a session's model usage: calls, tokens and dollars by purpose and model."""
+    if (tenant and not storage) or (memory and storage):
+        raise CommandError("--storage goes without --memory, and --tenant with --storage")
+    if storage:
+        _print_storage(await (client.storage() if tenant else session.storage()), as_json)
+        return
     report = await session.usage(memory)
     if as_json:
         show_json({"total": report.total, "lines": _lines_json(report, "purpose", "model")})
@@ -74,6 +91,19 @@ async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False
             for purpose, model, used in (*lines, ("total", "", report.total))
         ],
     )
+
+
+def _print_storage(sizes: Sequence[StoredSize], as_json: bool) -> None:
+    if as_json:
+        show_json([plain_json(one) for one in sizes])
+        return
+    lines: list[tuple[str, ...]] = []
+    for one in sizes:
+        about = "~" if one.is_estimated else ""
+        lines.append((one.kind, f"{about}{one.rows:,}", f"{about}{one.bytes:,}"))
+    show_rows(("stored", ">rows", ">bytes"), lines)
+    if any(one.is_estimated for one in sizes):
+        show("~ is an estimate")
 
 
 async def cost(

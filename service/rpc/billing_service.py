@@ -12,6 +12,7 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
+from service.usecases.operations.storage_usage import StorageUsage
 from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.costs import Costs
 
@@ -19,8 +20,9 @@ from service.usecases.spend.costs import Costs
 class BillingService(billing_service_pb2_grpc.BillingServiceServicer):
     """See billing_service.proto."""
 
-    def __init__(self, costs: Costs, budgets: Budgets, pages: Pages) -> None:
+    def __init__(self, costs: Costs, budgets: Budgets, storage: StorageUsage, pages: Pages) -> None:
         self._costs = costs
+        self._storage = storage
         self._budgets = budgets
         self._pages = pages
 
@@ -70,6 +72,12 @@ class BillingService(billing_service_pb2_grpc.BillingServiceServicer):
             current_tenant(), convert.cost_query(request), system_tokens=request.system_tokens
         )
         return convert.cost_report(cost)
+
+    async def GetStorageUsage(  # noqa: N802
+        self, request: pb.GetStorageUsageRequest, context: Context
+    ) -> pb.StorageUsage:
+        """Returns how much is stored."""
+        return convert.storage_usage(await self._storage.sizes(current_tenant(), request.session))
 
     async def SetBudget(  # noqa: N802
         self, request: pb.SetBudgetRequest, context: Context

@@ -100,6 +100,22 @@ class UsageLine:
     usage: Usage
 
 
+StorageKind = Literal[
+    "log", "memories", "history", "index", "ledger", "answers", "other", "unknown"
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredSize:
+    """How much is stored of a kind."""
+
+    kind: StorageKind
+    rows: int
+    bytes: int
+    #: Whether rows and bytes are estimates.
+    is_estimated: bool
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageReport:
     """What model calls used, in lines."""

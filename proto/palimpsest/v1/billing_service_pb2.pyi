@@ -77,6 +77,50 @@ CALL_PURPOSE_EMBED: CallPurpose.ValueType  # 10
 """Vectors of chunks and queries."""
 Global___CallPurpose: _TypeAlias = CallPurpose  # noqa: Y015
 
+class _StorageKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StorageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StorageKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STORAGE_KIND_UNSPECIFIED: _StorageKind.ValueType  # 0
+    """Never sent."""
+    STORAGE_KIND_LOG: _StorageKind.ValueType  # 1
+    """Chunks, and the request ids of appends."""
+    STORAGE_KIND_MEMORIES: _StorageKind.ValueType  # 2
+    """Memories as they are now, all nodes of trees and all state vectors."""
+    STORAGE_KIND_HISTORY: _StorageKind.ValueType  # 3
+    """Revisions, amendments, rejections, and values at earlier revisions."""
+    STORAGE_KIND_INDEX: _StorageKind.ValueType  # 4
+    """Words and vectors, for searches."""
+    STORAGE_KIND_LEDGER: _StorageKind.ValueType  # 5
+    """Model calls with their replies, and their sums."""
+    STORAGE_KIND_ANSWERS: _StorageKind.ValueType  # 6
+    """Answers with texts, ratings and trajectories."""
+    STORAGE_KIND_OTHER: _StorageKind.ValueType  # 7
+    """The rest: sessions, producers, budgets, operations and what is smaller still."""
+
+class StorageKind(_StorageKind, metaclass=_StorageKindEnumTypeWrapper):
+    """What stored rows are for."""
+
+STORAGE_KIND_UNSPECIFIED: StorageKind.ValueType  # 0
+"""Never sent."""
+STORAGE_KIND_LOG: StorageKind.ValueType  # 1
+"""Chunks, and the request ids of appends."""
+STORAGE_KIND_MEMORIES: StorageKind.ValueType  # 2
+"""Memories as they are now, all nodes of trees and all state vectors."""
+STORAGE_KIND_HISTORY: StorageKind.ValueType  # 3
+"""Revisions, amendments, rejections, and values at earlier revisions."""
+STORAGE_KIND_INDEX: StorageKind.ValueType  # 4
+"""Words and vectors, for searches."""
+STORAGE_KIND_LEDGER: StorageKind.ValueType  # 5
+"""Model calls with their replies, and their sums."""
+STORAGE_KIND_ANSWERS: StorageKind.ValueType  # 6
+"""Answers with texts, ratings and trajectories."""
+STORAGE_KIND_OTHER: StorageKind.ValueType  # 7
+"""The rest: sessions, producers, budgets, operations and what is smaller still."""
+Global___StorageKind: _TypeAlias = StorageKind  # noqa: Y015
+
 class _BudgetPeriod:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -100,6 +144,82 @@ BUDGET_PERIOD_DAY: BudgetPeriod.ValueType  # 1
 BUDGET_PERIOD_TOTAL: BudgetPeriod.ValueType  # 2
 """Never."""
 Global___BudgetPeriod: _TypeAlias = BudgetPeriod  # noqa: Y015
+
+@_typing.final
+class GetStorageUsageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Optional. Only this session; unknown ids are NOT_FOUND. Empty means all of the tenant."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStorageUsageRequest: _TypeAlias = GetStorageUsageRequest  # noqa: Y015
+
+@_typing.final
+class StorageUsage(_message.Message):
+    """How much is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Size(_message.Message):
+        """The size of one kind."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KIND_FIELD_NUMBER: _builtins.int
+        ROWS_FIELD_NUMBER: _builtins.int
+        BYTES_FIELD_NUMBER: _builtins.int
+        IS_ESTIMATED_FIELD_NUMBER: _builtins.int
+        kind: Global___StorageKind.ValueType
+        """What it is."""
+        rows: _builtins.int
+        """How many rows it has."""
+        bytes: _builtins.int
+        """How large they are."""
+        is_estimated: _builtins.bool
+        """Whether rows and bytes are estimates."""
+        def __init__(
+            self,
+            *,
+            kind: Global___StorageKind.ValueType = ...,
+            rows: _builtins.int = ...,
+            bytes: _builtins.int = ...,
+            is_estimated: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "is_estimated", b"is_estimated", "kind", b"kind", "rows", b"rows"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SIZES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorageUsage.Size]:
+        """Each kind once, in the order of `StorageKind`."""
+
+    def __init__(
+        self,
+        *,
+        sizes: _abc.Iterable[Global___StorageUsage.Size] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorageUsage: _TypeAlias = StorageUsage  # noqa: Y015
 
 @_typing.final
 class ListUsageRequest(_message.Message):

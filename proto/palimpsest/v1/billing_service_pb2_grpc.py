@@ -55,6 +55,11 @@ class BillingServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_billing__service__pb2.GetCostReportRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_billing__service__pb2.CostReport.FromString,
                 _registered_method=True)
+        self.GetStorageUsage = channel.unary_unary(
+                '/palimpsest.v1.BillingService/GetStorageUsage',
+                request_serializer=palimpsest_dot_v1_dot_billing__service__pb2.GetStorageUsageRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_billing__service__pb2.StorageUsage.FromString,
+                _registered_method=True)
         self.SetBudget = channel.unary_unary(
                 '/palimpsest.v1.BillingService/SetBudget',
                 request_serializer=palimpsest_dot_v1_dot_billing__service__pb2.SetBudgetRequest.SerializeToString,
@@ -111,6 +116,22 @@ class BillingServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStorageUsage(self, request, context):
+        """Returns how much is stored of a session, or of the whole tenant, by kind.
+
+        It is cheap rather than exact. Of a session up to 10,000 rows of each table are counted,
+        as large as they are stored, without indexes; of more the rest is estimated. Of a
+        tenant all is estimated, by the database's statistics: its part of each table with its
+        indexes and the room that is free in them.
+
+        Guarantees: `is_estimated` says which sizes are no counts. Rows of deleted sessions and
+        memories count until workers have removed them.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetBudget(self, request, context):
         """Sets a budget, and replaces the one of the same owner and period.
 
@@ -158,6 +179,11 @@ def add_BillingServiceServicer_to_server(servicer, server):
                     servicer.GetCostReport,
                     request_deserializer=palimpsest_dot_v1_dot_billing__service__pb2.GetCostReportRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_billing__service__pb2.CostReport.SerializeToString,
+            ),
+            'GetStorageUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStorageUsage,
+                    request_deserializer=palimpsest_dot_v1_dot_billing__service__pb2.GetStorageUsageRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_billing__service__pb2.StorageUsage.SerializeToString,
             ),
             'SetBudget': grpc.unary_unary_rpc_method_handler(
                     servicer.SetBudget,
@@ -239,6 +265,33 @@ class BillingService(object):
             '/palimpsest.v1.BillingService/GetCostReport',
             palimpsest_dot_v1_dot_billing__service__pb2.GetCostReportRequest.SerializeToString,
             palimpsest_dot_v1_dot_billing__service__pb2.CostReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStorageUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.BillingService/GetStorageUsage',
+            palimpsest_dot_v1_dot_billing__service__pb2.GetStorageUsageRequest.SerializeToString,
+            palimpsest_dot_v1_dot_billing__service__pb2.StorageUsage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,18 @@ class BillingServiceStub:
     the memory's vectors, as of one moment; only its `recursive` is simulated.
     Safety: reads only.
     """
+    GetStorageUsage: _grpc.UnaryUnaryMultiCallable[_billing_service_pb2.GetStorageUsageRequest, _billing_service_pb2.StorageUsage]
+    """Returns how much is stored of a session, or of the whole tenant, by kind.
+
+    It is cheap rather than exact. Of a session up to 10,000 rows of each table are counted,
+    as large as they are stored, without indexes; of more the rest is estimated. Of a
+    tenant all is estimated, by the database's statistics: its part of each table with its
+    indexes and the room that is free in them.
+
+    Guarantees: `is_estimated` says which sizes are no counts. Rows of deleted sessions and
+    memories count until workers have removed them.
+    Safety: reads only.
+    """
     SetBudget: _grpc.UnaryUnaryMultiCallable[_billing_service_pb2.SetBudgetRequest, _billing_service_pb2.Budget]
     """Sets a budget, and replaces the one of the same owner and period.
 
@@ -117,6 +129,18 @@ class BillingServiceAsyncStub(BillingServiceStub):
     Guarantees: the sums are those of the ledger. The comparison is a simulation, and
     states how many steps it covers. The accounting has the exact sums of the log and of
     the memory's vectors, as of one moment; only its `recursive` is simulated.
+    Safety: reads only.
+    """
+    GetStorageUsage: _aio.UnaryUnaryMultiCallable[_billing_service_pb2.GetStorageUsageRequest, _billing_service_pb2.StorageUsage]  # type: ignore[assignment]
+    """Returns how much is stored of a session, or of the whole tenant, by kind.
+
+    It is cheap rather than exact. Of a session up to 10,000 rows of each table are counted,
+    as large as they are stored, without indexes; of more the rest is estimated. Of a
+    tenant all is estimated, by the database's statistics: its part of each table with its
+    indexes and the room that is free in them.
+
+    Guarantees: `is_estimated` says which sizes are no counts. Rows of deleted sessions and
+    memories count until workers have removed them.
     Safety: reads only.
     """
     SetBudget: _aio.UnaryUnaryMultiCallable[_billing_service_pb2.SetBudgetRequest, _billing_service_pb2.Budget]  # type: ignore[assignment]
@@ -183,6 +207,24 @@ class BillingServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: the sums are those of the ledger. The comparison is a simulation, and
         states how many steps it covers. The accounting has the exact sums of the log and of
         the memory's vectors, as of one moment; only its `recursive` is simulated.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStorageUsage(
+        self,
+        request: _billing_service_pb2.GetStorageUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_billing_service_pb2.StorageUsage, _abc.Awaitable[_billing_service_pb2.StorageUsage]]:
+        """Returns how much is stored of a session, or of the whole tenant, by kind.
+
+        It is cheap rather than exact. Of a session up to 10,000 rows of each table are counted,
+        as large as they are stored, without indexes; of more the rest is estimated. Of a
+        tenant all is estimated, by the database's statistics: its part of each table with its
+        indexes and the room that is free in them.
+
+        Guarantees: `is_estimated` says which sizes are no counts. Rows of deleted sessions and
+        memories count until workers have removed them.
         Safety: reads only.
         """
 

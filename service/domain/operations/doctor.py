@@ -89,6 +89,16 @@ def judge_disk(place: str, free_bytes: int, *, is_full: bool) -> Finding:
     return ok("disk", said)
 
 
+def judge_sizes(total: int, tables: Sequence[tuple[str, int]]) -> Finding:
+    """Reports the bytes of the database and of its largest tables."""
+    named = ", ".join(f"{name} {_megabytes(size)}" for name, size in tables)
+    return ok("sizes", f"{_megabytes(total)} in the database; with indexes: {named}")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:,.1f} MB"
+
+
 def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Finding:
     """Judges whether a server accepts writes; `waiting` commits await a synchronous standby."""
     if is_standby:

@@ -1,10 +1,11 @@
 """Usage, costs and budgets, from and to the messages of BillingService."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
+from service.domain.operations.storage import StorageKind, StoredSize
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.domain.state.accounting import Accounting
@@ -116,6 +117,15 @@ def _comparison(compared: Compared) -> pb.CostReport.Comparison:
         positions=positions(compared.from_position + 1, compared.to_position),
         truncated=compared.steps < compared.all_steps,
     )
+
+
+def storage_usage(sizes: Mapping[StorageKind, StoredSize]) -> pb.StorageUsage:
+    """Returns sizes by kind, with those of which nothing is stored."""
+    found = [
+        message_of(pb.StorageUsage.Size, sizes.get(kind, StoredSize()), kind=kind)
+        for kind in StorageKind
+    ]
+    return pb.StorageUsage(sizes=found)
 
 
 def budget_owner(message: pb.Budget | pb.DeleteBudgetRequest) -> BudgetOwner:

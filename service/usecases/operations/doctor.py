@@ -27,6 +27,7 @@ from storage.engine.signals import are_heard
 from storage.log import retention_turns
 from storage.memories import queue, waiting
 from storage.operations import doctor as look
+from storage.operations import sizes
 from storage.operations.doctor import ServerFacts
 from storage.operations.tenants import Tenant
 
@@ -36,6 +37,8 @@ _Judge = Callable[[Any], list[Finding]]
 
 #: What search uses when it is there: see docs/guides/running.md.
 EXTENSIONS = ("btree_gin", "vector")
+#: The largest tables that are named.
+TABLES = 6
 #: Tenants that one run checks, unless one is named.
 MAX_TENANTS = 1000
 
@@ -148,6 +151,7 @@ class Doctor:
         yield where
         if where.level is Severity.BAD:
             return
+        yield await _sizes(database)
         for one in await self._queue(database):
             yield one
         for one in await self._conditions(database):
@@ -270,6 +274,17 @@ def _release() -> Finding:
     if other := strangers():
         return warn("release", other, ADVICE)
     return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+async def _sizes(database: Database) -> Finding:
+    """Reports the largest tables."""
+    try:
+        with look.seen():
+            async with database.without_tenant(name="doctor") as tx:
+                total, largest = await sizes.largest_tables(tx, TABLES)
+    except StorageError as error:
+        return warn("sizes", f"cannot be seen: {error}", "grant what the role lacks")
+    return judge.judge_sizes(total, [(one.table, one.bytes) for one in largest])
 
 
 async def _signals(database: Database, url: str) -> Finding:

@@ -23,7 +23,7 @@ from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._specs import AgentSettings
-from palimpsest._spend import Budget, Grouping, UsageReport
+from palimpsest._spend import Budget, Grouping, StoredSize, UsageReport
 from palimpsest._transfers import header_of, open_input, read_header
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
@@ -289,6 +289,10 @@ class Client(Resource):
     def budgets(self) -> AsyncIterator[Budget]:
         """Yields all budgets and how much of each is spent: the tenant's, then by session."""
         return self._list_budgets("")
+
+    async def storage(self) -> tuple[StoredSize, ...]:
+        """Returns how much is stored of the tenant by kind, with indexes: an estimate."""
+        return await self._read_storage("")
 
     async def usage(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest import _spend as convert
 from palimpsest._async._connection import Connection
 from palimpsest._convert import message_of, value_of
-from palimpsest._spend import Budget, BudgetPeriod, UsageReport
+from palimpsest._spend import Budget, BudgetPeriod, StoredSize, UsageReport
 from palimpsest.v1 import billing_service_pb2, common_pb2
 
 
@@ -73,6 +73,12 @@ class Resource:
         request = billing_service_pb2.ListBudgetsRequest(session=session, page_size=1000)
         method = self._connection.billing.ListBudgets
         return self._connection.all_of(method, request, "budgets", partial(value_of, Budget))
+
+    async def _read_storage(self, session: str) -> tuple[StoredSize, ...]:
+        request = billing_service_pb2.GetStorageUsageRequest(session=session)
+        method = self._connection.billing.GetStorageUsage
+        found = await self._connection.call(method, request)
+        return tuple(value_of(StoredSize, one) for one in found.sizes)
 
     async def _read_usage(
         self, first_day: date | None, last_day: date | None, **wanted: Any

@@ -27,7 +27,7 @@ from palimpsest._specs import (
     TreeOptions,
     TreeSettings,
 )
-from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest._spend import Budget, CostReport, Grouping, StoredSize, UsageReport
 from palimpsest._transfers import ExportPoint
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest.v1 import billing_service_pb2, memories_pb2, memory_service_pb2
@@ -233,6 +233,13 @@ class Session(SessionAnswers):
         return await self._read_usage(
             first_day, last_day, session=self.id, memory=memory, group_by=group_by
         )
+
+    async def storage(self) -> tuple[StoredSize, ...]:
+        """Returns how much is stored of the session by kind, without indexes.
+
+        Of tables with more than 10,000 of its rows the rest is estimated. Raises NotFound.
+        """
+        return await self._read_storage(self.id)
 
     async def cost_report(
         self,

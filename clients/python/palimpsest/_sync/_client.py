@@ -16,7 +16,7 @@ from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._specs import AgentSettings
-from palimpsest._spend import Budget, Grouping, UsageReport
+from palimpsest._spend import Budget, Grouping, StoredSize, UsageReport
 from palimpsest._sync._access import Access
 from palimpsest._sync._agent import WAIT_SECONDS, Agent
 from palimpsest._sync._connection import Connection
@@ -288,6 +288,10 @@ class Client(Resource):
     def budgets(self) -> Iterator[Budget]:
         """Yields all budgets and how much of each is spent: the tenant's, then by session."""
         return self._list_budgets("")
+
+    def storage(self) -> tuple[StoredSize, ...]:
+        """Returns how much is stored of the tenant by kind, with indexes: an estimate."""
+        return self._read_storage("")
 
     def usage(
         self,

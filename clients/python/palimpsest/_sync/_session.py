@@ -23,7 +23,7 @@ from palimpsest._specs import (
     TreeOptions,
     TreeSettings,
 )
-from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest._spend import Budget, CostReport, Grouping, StoredSize, UsageReport
 from palimpsest._sync._answers import SessionAnswers
 from palimpsest._sync._kinds import State, Tree
 from palimpsest._sync._memory import Memory, create_memory
@@ -230,6 +230,13 @@ class Session(SessionAnswers):
         return self._read_usage(
             first_day, last_day, session=self.id, memory=memory, group_by=group_by
         )
+
+    def storage(self) -> tuple[StoredSize, ...]:
+        """Returns how much is stored of the session by kind, without indexes.
+
+        Of tables with more than 10,000 of its rows the rest is estimated. Raises NotFound.
+        """
+        return self._read_storage(self.id)
 
     def cost_report(
         self,
