@@ -11,10 +11,12 @@ from service.settings import listening
 from service.settings.config import Config
 from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.certificate_verifier import CertificateVerifier
+from service.usecases.access.erasures import Erasures
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
 from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
+from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.engine.database import Database
 
 
@@ -28,7 +30,7 @@ class Access:
     run: Callable[[], Coroutine[Any, Any, None]]
 
 
-def access_of(config: Config, database: Database, pages: Pages) -> Access:
+def access_of(config: Config, database: Database, pages: Pages, journal: ErasureJournal) -> Access:
     """Returns what verifies and administers the clients of one server."""
     seconds = config.key_cache_seconds
     keys = KeyVerifier(database, seconds=seconds)
@@ -54,6 +56,7 @@ def access_of(config: Config, database: Database, pages: Pages) -> Access:
             tenants,
             Keys(database, tenants, changed, max_keys=config.limits.max_keys),
             AuditLog(database, tenants),
+            Erasures(database, tenants, journal, journals=config.erasure_journal is not None),
             pages,
         ),
         run=keys.run,

@@ -29,6 +29,7 @@ from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.gauges import observe_circuits, observe_whether
 from service.usecases.operations.retention import Retainer
+from service.usecases.operations.tenant_removal import TenantRemover
 from service.usecases.prism.schemas import Generator
 from service.usecases.search.entry_index import EntryIndexer
 from service.usecases.search.index import Indexer
@@ -112,6 +113,7 @@ async def work(
             Indexer(database, embedder, config, EntryIndexer(database, use_cases())),
             Remover(database, config),
             Retainer(database, wake_ups, config),
+            TenantRemover(database),
             bulkhead,
             Recovery(database, circuits, wake_ups, partial(deployments_of, config.deployments)),
             config,

@@ -22,6 +22,8 @@ from service.usecases.memories.recovery import Recovery
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.retention import LOOK_SECONDS as RETENTION_LOOK_SECONDS
 from service.usecases.operations.retention import Retainer
+from service.usecases.operations.tenant_removal import LOOK_SECONDS as TENANT_SECONDS
+from service.usecases.operations.tenant_removal import TenantRemover
 from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
 from storage.engine import sweeping
@@ -61,6 +63,7 @@ class Worker:
         indexer: Indexer,
         remover: Remover,
         retainer: Retainer,
+        tenant_remover: TenantRemover,
         bulkhead: Bulkhead,
         recovery: Recovery,
         config: Config,
@@ -75,6 +78,7 @@ class Worker:
         self._indexer = indexer
         self._remover = remover
         self._retainer = retainer
+        self._tenant_remover = tenant_remover
         self._bulkhead = bulkhead
         self._recovery = recovery
         self._config = config
@@ -92,6 +96,7 @@ class Worker:
             asyncio.create_task(self._every(NOTE_ENTRIES_SECONDS, self._indexer.note_entries)),
             asyncio.create_task(self._every(FORGET_SECONDS, self._forget)),
             asyncio.create_task(self._every(RETENTION_LOOK_SECONDS, self._retainer.look)),
+            asyncio.create_task(self._every(TENANT_SECONDS, self._tenant_remover.look)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.active.look)),
             asyncio.create_task(self._every(BULKHEAD_LOOK_SECONDS, self._bulkhead.look)),
             asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),

@@ -1,14 +1,17 @@
 """AccessService."""
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 from palimpsest.v1 import access_service_pb2 as pb
 from palimpsest.v1 import access_service_pb2_grpc
+from service.domain.log.receipts import to_json
 from service.rpc.convert import access as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.pages import Pages
 from service.usecases.access.audit_log import AuditLog
+from service.usecases.access.erasures import Erasures
 from service.usecases.access.keys import Keys
 from service.usecases.access.tenants import Tenants
 
@@ -16,10 +19,13 @@ from service.usecases.access.tenants import Tenants
 class AccessService(access_service_pb2_grpc.AccessServiceServicer):
     """See access_service.proto."""
 
-    def __init__(self, tenants: Tenants, keys: Keys, audit_log: AuditLog, pages: Pages) -> None:
+    def __init__(
+        self, tenants: Tenants, keys: Keys, audit_log: AuditLog, erasures: Erasures, pages: Pages
+    ) -> None:
         self._tenants = tenants
         self._keys = keys
         self._audit_log = audit_log
+        self._erasures = erasures
         self._pages = pages
 
     async def CreateTenant(  # noqa: N802 - named by the proto
@@ -60,6 +66,43 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         """Updates, suspends or resumes a tenant."""
         updated = self._tenants.update(request.tenant.id, convert.tenant_change(request))
         return await reply(updated, convert.tenant)
+
+    async def DeleteTenant(  # noqa: N802
+        self, request: pb.DeleteTenantRequest, context: Context
+    ) -> pb.Erasure:
+        """Deletes a tenant."""
+        deleted = self._erasures.delete_tenant(request.tenant, request.reason)
+        return await reply(deleted, convert.erasure)
+
+    async def ListErasures(  # noqa: N802
+        self, request: pb.ListErasuresRequest, context: Context
+    ) -> pb.ListErasuresResponse:
+        """Lists erasures."""
+        scope = f"erasures/{request.tenant}"
+        size = self._pages.size(request.page_size)
+        cursor = self._pages.cursor(scope, request.page_token, first="")
+        after = None
+        if cursor:
+            requested_at, _, erasure_id = cursor.partition(" ")
+            after = datetime.fromisoformat(requested_at), UUID(erasure_id)
+        found = await self._erasures.page(request.tenant, after, size + 1)
+        times = {str(one.erasure_id): one.requested_at.isoformat() for one in found.erasures}
+        page, token = self._pages.cut(
+            [convert.erasure(one) for one in found.erasures[:size]],
+            scope,
+            lambda one: f"{times[one.id]} {one.id}",
+            more=len(found.erasures) > size,
+        )
+        return pb.ListErasuresResponse(
+            erasures=page, next_page_token=token, public_key=found.public_key
+        )
+
+    async def GetErasureReceipt(  # noqa: N802
+        self, request: pb.GetErasureReceiptRequest, context: Context
+    ) -> pb.ErasureReceipt:
+        """Returns the receipt of an erasure."""
+        receipt = await self._erasures.receipt(request.tenant, request.erasure)
+        return pb.ErasureReceipt(json=to_json(receipt), public_key=receipt.public_key)
 
     async def CreateApiKey(  # noqa: N802
         self, request: pb.CreateApiKeyRequest, context: Context

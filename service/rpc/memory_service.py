@@ -245,7 +245,11 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
     ) -> Empty:
         """Deletes a memory."""
         deleted = self._deleter.delete_memory(
-            current_tenant(), request.session, request.memory, allow_missing=request.allow_missing
+            current_tenant(),
+            request.session,
+            request.memory,
+            allow_missing=request.allow_missing,
+            reason=request.reason,
         )
         return await reply(deleted, lambda _: Empty())
 

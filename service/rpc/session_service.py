@@ -134,7 +134,10 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
     ) -> empty_pb2.Empty:
         """Deletes a session."""
         deleted = self._deleter.delete_session(
-            current_tenant(), request.session, allow_missing=request.allow_missing
+            current_tenant(),
+            request.session,
+            allow_missing=request.allow_missing,
+            reason=request.reason,
         )
         return await reply(deleted, lambda _: empty_pb2.Empty())
 

@@ -35,7 +35,6 @@ async def record(
     *,
     session: UUID | None,
     item: UUID | None,
-    detail: Mapping[str, Any] | None = None,
 ) -> UUID:
     """Records an erasure in the transaction that hides its target; returns its id."""
     erasure_id = request.erasure_id or uuid4()
@@ -47,7 +46,7 @@ async def record(
             "kind": kind.value,
             "session": session,
             "item": item,
-            "detail": json.dumps(dict(detail or {})),
+            "detail": json.dumps(dict(request.detail)),
             "principal": request.principal,
             "reason": request.reason,
             "at": request.requested_at,
@@ -209,7 +208,6 @@ async def record_absent(tx: Transaction, entry: JournalEntry, request: ErasureRe
         request,
         session=entry.target_session,
         item=entry.target_item,
-        detail=entry.detail,
     )
     done = "UPDATE erasure SET completed_at = now() WHERE tenant_id = %s AND erasure_id = %s"
     await tx.execute(done, (tx.tenant_id, entry.erasure_id), prepare=None)

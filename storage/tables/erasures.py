@@ -55,6 +55,12 @@ erasure = Table(
         "target_item",
         postgresql_where=text("completed_at IS NULL"),
     ),
+    # What workers look for.
+    Index(
+        "erasure_of_tenants",
+        "tenant_id",
+        postgresql_where=text("kind = 'tenant' AND completed_at IS NULL"),
+    ),
     Index(
         "erasure_unjournalled",
         "tenant_id",

@@ -173,6 +173,160 @@ class ApiKey(_message.Message):
 Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
 
 @_typing.final
+class Erasure(_message.Message):
+    """A deletion for good."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Erasure._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: Erasure._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_SESSION: Erasure._Kind.ValueType  # 1
+        """A session."""
+        KIND_MEMORY: Erasure._Kind.ValueType  # 2
+        """A memory alone."""
+        KIND_CHUNKS: Erasure._Kind.ValueType  # 3
+        """The content of chunks, and what was derived from it."""
+        KIND_TENANT: Erasure._Kind.ValueType  # 4
+        """A tenant."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What was erased."""
+
+    KIND_UNSPECIFIED: Erasure.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_SESSION: Erasure.Kind.ValueType  # 1
+    """A session."""
+    KIND_MEMORY: Erasure.Kind.ValueType  # 2
+    """A memory alone."""
+    KIND_CHUNKS: Erasure.Kind.ValueType  # 3
+    """The content of chunks, and what was derived from it."""
+    KIND_TENANT: Erasure.Kind.ValueType  # 4
+    """A tenant."""
+
+    @_typing.final
+    class RemovedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SESSION_UID_FIELD_NUMBER: _builtins.int
+    ITEM_UID_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUESTED_AT_FIELD_NUMBER: _builtins.int
+    COMPLETED_AT_FIELD_NUMBER: _builtins.int
+    JOURNALLED_AT_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    TENANT_UID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """A UUID, assigned by the service."""
+    kind: Global___Erasure.Kind.ValueType
+    """What was erased."""
+    session_uid: _builtins.str
+    """The service's own ids of the session, and of the memory or the redaction; of a whole
+    session both are the session's. Empty for a tenant. Names are not kept.
+    """
+    item_uid: _builtins.str
+    principal: _builtins.str
+    """The principal that asked for it, as in AuditEvent, and its reason."""
+    reason: _builtins.str
+    replayed: _builtins.bool
+    """Whether a restored database repeated it."""
+    tenant_uid: _builtins.str
+    """The service's own id of the tenant."""
+    @_builtins.property
+    def requested_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was asked for: from then on nothing of it could be read."""
+
+    @_builtins.property
+    def completed_at(self) -> _timestamp_pb2.Timestamp:
+        """When the last row was removed; unset before."""
+
+    @_builtins.property
+    def journalled_at(self) -> _timestamp_pb2.Timestamp:
+        """When the erasure journal had it on disk; unset before, and without a journal."""
+
+    @_builtins.property
+    def removed(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Rows by table that are removed; `table.column` where rows stay without that content."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        kind: Global___Erasure.Kind.ValueType = ...,
+        session_uid: _builtins.str = ...,
+        item_uid: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        requested_at: _timestamp_pb2.Timestamp | None = ...,
+        completed_at: _timestamp_pb2.Timestamp | None = ...,
+        journalled_at: _timestamp_pb2.Timestamp | None = ...,
+        replayed: _builtins.bool = ...,
+        removed: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        tenant_uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completed_at", b"completed_at", "journalled_at", b"journalled_at", "requested_at", b"requested_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_at", b"completed_at", "id", b"id", "item_uid", b"item_uid", "journalled_at", b"journalled_at", "kind", b"kind", "principal", b"principal", "reason", b"reason", "removed", b"removed", "replayed", b"replayed", "requested_at", b"requested_at", "session_uid", b"session_uid", "tenant_uid", b"tenant_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Erasure: _TypeAlias = Erasure  # noqa: Y015
+
+@_typing.final
+class ErasureReceipt(_message.Message):
+    """What proves an erasure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    json: _builtins.str
+    """JSON: `receipt`, `public_key` and `signature`, both in hexadecimal. The signature is
+    Ed25519 of `receipt` with sorted keys and no blanks, in UTF-8. It has up to 10,000 keyed
+    digests of removed texts. At most 4 MiB.
+    """
+    public_key: _builtins.bytes
+    """The tenant's Ed25519 key, 32 bytes. It never changes."""
+    def __init__(
+        self,
+        *,
+        json: _builtins.str = ...,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErasureReceipt: _TypeAlias = ErasureReceipt  # noqa: Y015
+
+@_typing.final
 class AuditEvent(_message.Message):
     """Something that was done."""
 
@@ -367,6 +521,118 @@ class UpdateTenantRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateTenantRequest: _TypeAlias = UpdateTenantRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTenantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Required. Unknown ids are NOT_FOUND (TENANT_NOT_FOUND)."""
+    reason: _builtins.str
+    """Optional. Why, for the receipt; it is kept for good, so it should have no personal data."""
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "request_id", b"request_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTenantRequest: _TypeAlias = DeleteTenantRequest  # noqa: Y015
+
+@_typing.final
+class ListErasuresRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Optional. Empty: the tenant of the credentials. Of a deleted tenant its `tenant_uid`."""
+    page_size: _builtins.int
+    """Optional. 0 means 100; above 1,000 means 1,000."""
+    page_token: _builtins.str
+    """Optional. `next_page_token` of the previous page, with the same fields; empty begins
+    at the first.
+    """
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListErasuresRequest: _TypeAlias = ListErasuresRequest  # noqa: Y015
+
+@_typing.final
+class ListErasuresResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERASURES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    public_key: _builtins.bytes
+    """The tenant's Ed25519 key, which verifies its receipts."""
+    @_builtins.property
+    def erasures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Erasure]:
+        """From the oldest."""
+
+    def __init__(
+        self,
+        *,
+        erasures: _abc.Iterable[Global___Erasure] | None = ...,
+        next_page_token: _builtins.str = ...,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["erasures", b"erasures", "next_page_token", b"next_page_token", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListErasuresResponse: _TypeAlias = ListErasuresResponse  # noqa: Y015
+
+@_typing.final
+class GetErasureReceiptRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    ERASURE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Optional. Empty: the tenant of the credentials. Of a deleted tenant its `tenant_uid`."""
+    erasure: _builtins.str
+    """Required. A UUID; an unknown one is NOT_FOUND (ERASURE_NOT_FOUND)."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        erasure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["erasure", b"erasure", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetErasureReceiptRequest: _TypeAlias = GetErasureReceiptRequest  # noqa: Y015
 
 @_typing.final
 class CreateApiKeyRequest(_message.Message):

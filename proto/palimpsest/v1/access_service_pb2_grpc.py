@@ -62,6 +62,21 @@ class AccessServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.Tenant.FromString,
                 _registered_method=True)
+        self.DeleteTenant = channel.unary_unary(
+                '/palimpsest.v1.AccessService/DeleteTenant',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.DeleteTenantRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.Erasure.FromString,
+                _registered_method=True)
+        self.ListErasures = channel.unary_unary(
+                '/palimpsest.v1.AccessService/ListErasures',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListErasuresRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListErasuresResponse.FromString,
+                _registered_method=True)
+        self.GetErasureReceipt = channel.unary_unary(
+                '/palimpsest.v1.AccessService/GetErasureReceipt',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.FromString,
+                _registered_method=True)
         self.CreateApiKey = channel.unary_unary(
                 '/palimpsest.v1.AccessService/CreateApiKey',
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.CreateApiKeyRequest.SerializeToString,
@@ -139,6 +154,45 @@ class AccessServiceServicer(object):
         within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
         would. Its data stays. The system tenant cannot be suspended.
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTenant(self, request, context):
+        """Deletes a tenant for good: with its sessions, keys, budgets and usage.
+
+        Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
+        every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+        GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
+        stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+        journal. The default tenant and the system tenant are FAILED_PRECONDITION
+        (TENANT_PROTECTED).
+        Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
+        destructive. Administrators of the system tenant only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListErasures(self, request, context):
+        """Lists what was deleted for good, from the oldest, in pages.
+
+        Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
+        and for good. It has ids and counts, and no text.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetErasureReceipt(self, request, context):
+        """Returns the receipt of an erasure: what was removed, signed with a key of the tenant.
+
+        Guarantees: the same at each call. There is none before the last row is removed, and where
+        the server has an erasure journal before that is on disk: until then it is
+        FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
+        Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +278,21 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.UpdateTenant,
                     request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_access__service__pb2.Tenant.SerializeToString,
+            ),
+            'DeleteTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTenant,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.DeleteTenantRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.Erasure.SerializeToString,
+            ),
+            'ListErasures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListErasures,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListErasuresRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListErasuresResponse.SerializeToString,
+            ),
+            'GetErasureReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetErasureReceipt,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.SerializeToString,
             ),
             'CreateApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateApiKey,
@@ -367,6 +436,87 @@ class AccessService(object):
             '/palimpsest.v1.AccessService/UpdateTenant',
             palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.SerializeToString,
             palimpsest_dot_v1_dot_access__service__pb2.Tenant.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/DeleteTenant',
+            palimpsest_dot_v1_dot_access__service__pb2.DeleteTenantRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.Erasure.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListErasures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/ListErasures',
+            palimpsest_dot_v1_dot_access__service__pb2.ListErasuresRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.ListErasuresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetErasureReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/GetErasureReceipt',
+            palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,33 @@ class AccessServiceStub:
     would. Its data stays. The system tenant cannot be suspended.
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
     """
+    DeleteTenant: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.DeleteTenantRequest, _access_service_pb2.Erasure]
+    """Deletes a tenant for good: with its sessions, keys, budgets and usage.
+
+    Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
+    every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+    GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
+    stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+    journal. The default tenant and the system tenant are FAILED_PRECONDITION
+    (TENANT_PROTECTED).
+    Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
+    destructive. Administrators of the system tenant only.
+    """
+    ListErasures: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ListErasuresRequest, _access_service_pb2.ListErasuresResponse]
+    """Lists what was deleted for good, from the oldest, in pages.
+
+    Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
+    and for good. It has ids and counts, and no text.
+    Safety: reads only.
+    """
+    GetErasureReceipt: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.GetErasureReceiptRequest, _access_service_pb2.ErasureReceipt]
+    """Returns the receipt of an erasure: what was removed, signed with a key of the tenant.
+
+    Guarantees: the same at each call. There is none before the last row is removed, and where
+    the server has an erasure journal before that is on disk: until then it is
+    FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
+    Safety: reads only.
+    """
     CreateApiKey: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.CreateApiKeyRequest, _access_service_pb2.CreateApiKeyResponse]
     """Creates a key, and returns its secret, which cannot be read again.
 
@@ -148,6 +175,33 @@ class AccessServiceAsyncStub(AccessServiceStub):
     within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
     would. Its data stays. The system tenant cannot be suspended.
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+    """
+    DeleteTenant: _aio.UnaryUnaryMultiCallable[_access_service_pb2.DeleteTenantRequest, _access_service_pb2.Erasure]  # type: ignore[assignment]
+    """Deletes a tenant for good: with its sessions, keys, budgets and usage.
+
+    Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
+    every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+    GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
+    stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+    journal. The default tenant and the system tenant are FAILED_PRECONDITION
+    (TENANT_PROTECTED).
+    Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
+    destructive. Administrators of the system tenant only.
+    """
+    ListErasures: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ListErasuresRequest, _access_service_pb2.ListErasuresResponse]  # type: ignore[assignment]
+    """Lists what was deleted for good, from the oldest, in pages.
+
+    Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
+    and for good. It has ids and counts, and no text.
+    Safety: reads only.
+    """
+    GetErasureReceipt: _aio.UnaryUnaryMultiCallable[_access_service_pb2.GetErasureReceiptRequest, _access_service_pb2.ErasureReceipt]  # type: ignore[assignment]
+    """Returns the receipt of an erasure: what was removed, signed with a key of the tenant.
+
+    Guarantees: the same at each call. There is none before the last row is removed, and where
+    the server has an erasure journal before that is on disk: until then it is
+    FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
+    Safety: reads only.
     """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_access_service_pb2.CreateApiKeyRequest, _access_service_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
     """Creates a key, and returns its secret, which cannot be read again.
@@ -249,6 +303,51 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
         would. Its data stays. The system tenant cannot be suspended.
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteTenant(
+        self,
+        request: _access_service_pb2.DeleteTenantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.Erasure, _abc.Awaitable[_access_service_pb2.Erasure]]:
+        """Deletes a tenant for good: with its sessions, keys, budgets and usage.
+
+        Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
+        every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+        GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
+        stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+        journal. The default tenant and the system tenant are FAILED_PRECONDITION
+        (TENANT_PROTECTED).
+        Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
+        destructive. Administrators of the system tenant only.
+        """
+
+    @_abc_1.abstractmethod
+    def ListErasures(
+        self,
+        request: _access_service_pb2.ListErasuresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.ListErasuresResponse, _abc.Awaitable[_access_service_pb2.ListErasuresResponse]]:
+        """Lists what was deleted for good, from the oldest, in pages.
+
+        Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
+        and for good. It has ids and counts, and no text.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def GetErasureReceipt(
+        self,
+        request: _access_service_pb2.GetErasureReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.ErasureReceipt, _abc.Awaitable[_access_service_pb2.ErasureReceipt]]:
+        """Returns the receipt of an erasure: what was removed, signed with a key of the tenant.
+
+        Guarantees: the same at each call. There is none before the last row is removed, and where
+        the server has an erasure journal before that is on disk: until then it is
+        FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
+        Safety: reads only.
         """
 
     @_abc_1.abstractmethod

@@ -341,6 +341,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
     server tries again by itself. metadata: {}.
     """
+    ERROR_REASON_TENANT_PROTECTED: _ErrorReason.ValueType  # 133
+    """FAILED_PRECONDITION. The default tenant and the system tenant cannot be deleted.
+    metadata: {"tenant": "default"}.
+    """
     ERROR_REASON_EXPORT_NOT_FOUND: _ErrorReason.ValueType  # 135
     """NOT_FOUND. The session has no such export to continue, or was deleted since: begin a
     new export. metadata: {"session": "user-42"}.
@@ -693,6 +697,10 @@ metadata: {"erasure": "…", "cause": "removing"}, or "journal".
 ERROR_REASON_ERASURE_JOURNAL_UNAVAILABLE: ErrorReason.ValueType  # 132
 """UNAVAILABLE. It is deleted and hidden, but the erasure journal cannot be written now. The
 server tries again by itself. metadata: {}.
+"""
+ERROR_REASON_TENANT_PROTECTED: ErrorReason.ValueType  # 133
+"""FAILED_PRECONDITION. The default tenant and the system tenant cannot be deleted.
+metadata: {"tenant": "default"}.
 """
 ERROR_REASON_EXPORT_NOT_FOUND: ErrorReason.ValueType  # 135
 """NOT_FOUND. The session has no such export to continue, or was deleted since: begin a

@@ -377,22 +377,28 @@ class DeleteSessionRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. Unknown ids are NOT_FOUND unless `allow_missing`."""
     allow_missing: _builtins.bool
     """Optional. Succeed when there is no such session (AIP-135)."""
     request_id: _builtins.str
     """Optional. As in CreateSessionRequest."""
+    reason: _builtins.str
+    """Optional. Why, for the record of the erasure; it is kept for good, so it should have no
+    personal data.
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         allow_missing: _builtins.bool = ...,
         request_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "reason", b"reason", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,7 @@ class AuditAction(StrEnum):
     TENANT_UPDATE = "tenant.update"
     TENANT_SUSPEND = "tenant.suspend"
     TENANT_RESUME = "tenant.resume"
+    TENANT_DELETE = "tenant.delete"
     KEY_CREATE = "key.create"
     KEY_ROTATE = "key.rotate"
     KEY_REVOKE = "key.revoke"

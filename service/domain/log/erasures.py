@@ -46,6 +46,8 @@ class ErasureRequest:
     erasure_id: UUID | None = None
     #: When it was asked for first; None is now.
     requested_at: datetime | None = None
+    #: What else the record has: `exports` that were made before, positions of chunks. No text.
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: What the service itself asks for.
@@ -63,7 +65,7 @@ class Erasure:
     target_session: UUID | None
     #: The memory, or the session for all of it; of chunks the redaction.
     target_item: UUID | None
-    #: What else names the target: positions of chunks.
+    #: As in ErasureRequest.
     detail: Mapping[str, Any] = field(default_factory=dict)
     principal: str
     reason: str

@@ -77,8 +77,8 @@ class Receipt:
         return frozenset(bytes.fromhex(one) for one in self.body["digests"]["values"])
 
 
-def body_of(erasure: Erasure, exports: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Returns what a receipt of a complete erasure says. `exports`: those made before it."""
+def body_of(erasure: Erasure) -> Mapping[str, Any]:
+    """Returns what a receipt of a complete erasure says."""
     assert erasure.completed_at is not None, "only what is complete has a receipt"
     cut = range(0, len(erasure.digests), DIGEST_BYTES)
     return {
@@ -103,7 +103,7 @@ def body_of(erasure: Erasure, exports: Mapping[str, Any] | None = None) -> Mappi
             "values": [erasure.digests[at : at + DIGEST_BYTES].hex() for at in cut],
             "omitted": erasure.digests_omitted,
         },
-        "outside": {**_OUTSIDE, **(exports or {})},
+        "outside": {**_OUTSIDE, "exports": erasure.detail.get("exports", [])},
     }
 
 

@@ -1,6 +1,7 @@
 """Tenants, keys and events of the audit log."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from google.protobuf.struct_pb2 import Struct
 
@@ -9,6 +10,7 @@ from palimpsest.v1 import rules_pb2
 from service.domain.access.audit import AuditEvent
 from service.domain.access.identity import Scope
 from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, StoredTenant
+from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.convert.common import message_of, numbers_of, timestamp
@@ -17,6 +19,7 @@ from storage.access.tenants import TenantChange
 
 _SCOPES = numbers_of(Scope, rules_pb2.Scope, "SCOPE_")
 _SCOPE_OF = {number: scope for scope, number in _SCOPES.items()}
+_KINDS = numbers_of(ErasureKind, pb.Erasure.Kind, "KIND_")
 _STATES = numbers_of(KeyState, pb.ApiKey.State, "STATE_")
 
 
@@ -67,6 +70,25 @@ def api_key(stored: ApiKey, of: StoredTenant) -> pb.ApiKey:
 def overlap(request: pb.RotateApiKeyRequest) -> timedelta:
     """Returns how long the old key stays valid."""
     return request.overlap.ToTimedelta() if request.HasField("overlap") else OVERLAP
+
+
+def erasure(stored: Erasure) -> pb.Erasure:
+    """Returns an erasure as a message."""
+    return message_of(
+        pb.Erasure,
+        stored,
+        id=str(stored.erasure_id),
+        kind=_KINDS[stored.kind],
+        session_uid=_uid(stored.target_session),
+        item_uid=_uid(stored.target_item),
+        replayed=stored.is_replayed,
+        removed=dict(stored.counts),
+        tenant_uid=str(stored.tenant_id),
+    )
+
+
+def _uid(id: UUID | None) -> str:
+    return "" if id is None else str(id)
 
 
 def audit_filter(request: pb.ListAuditEventsRequest) -> AuditFilter:

@@ -29,6 +29,10 @@ class Tenants:
         self._database = database
         self._changed = changed
 
+    def forget(self) -> None:
+        """Makes this server verify credentials anew."""
+        self._changed()
+
     async def target(self, name: str) -> StoredTenant:
         """Returns the tenant that a call of the current client names; empty: its own.
 

@@ -5,6 +5,9 @@ large one workers remove them, batch by batch.
 """
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
@@ -23,11 +26,14 @@ from storage.engine.database import Database, Transaction
 from storage.log import deleting, erasures
 from storage.log.deleting import Removal
 from storage.operations import imports
+from storage.operations.exports import exports_of
 
 #: Rows of one transaction of a removal.
 BATCH_ROWS = 2000
 #: Transactions that a call adds to its own before it leaves the rest to workers.
 OWN_BATCHES = 2
+#: Exports that a receipt lists; of earlier ones it has the number.
+MAX_EXPORTS = 100
 
 
 class Deleter:
@@ -52,7 +58,8 @@ class Deleter:
         key, request = session_key(tenant_id, session), _request(reason)
 
         async def hide(tx: Transaction) -> bool:
-            found = await deleting.delete_session(tx, key, request)
+            listed = replace(request, detail=await _exports(tx, key))
+            found = await deleting.delete_session(tx, key, listed)
             if not found and await imports.abandon(tx, key):
                 found = True
                 await erasures.record(tx, ErasureKind.SESSION, request, session=key, item=key)
@@ -66,8 +73,8 @@ class Deleter:
             return found
 
         if await tried_again(self._database, tenant_id, hide, name="delete-session"):
-            await self.remove(tenant_id, key, key)
             await self._journal.keep(tenant_id)
+            await self.remove(tenant_id, key, key)
 
     async def delete_memory(
         self,
@@ -95,8 +102,8 @@ class Deleter:
             return found
 
         if await tried_again(self._database, tenant_id, hide, name="delete-memory"):
-            await self.remove(tenant_id, key, identity)
             await self._journal.keep(tenant_id)
+            await self.remove(tenant_id, key, identity)
 
     async def delete_answer(
         self, tenant_id: UUID, session: str, answer_id: UUID, *, allow_missing: bool
@@ -125,6 +132,18 @@ class Deleter:
                 kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=item_id
             )
             self._wake_ups.add([item])
+
+
+async def _exports(tx: Transaction, key: UUID) -> Mapping[str, Any]:
+    """Returns the exports of a session, which lie outside: its receipt lists them."""
+    found = await exports_of(tx, key)
+    if not found:
+        return {}
+    listed = [
+        {"export": str(one.export_id), "begun_at": one.created_at.isoformat(), "head": one.head}
+        for one in found[-MAX_EXPORTS:]
+    ]
+    return {"exports": listed, "exports_before": len(found) - len(listed)}
 
 
 def _request(reason: str) -> ErasureRequest:

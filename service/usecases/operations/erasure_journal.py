@@ -20,6 +20,7 @@ from service.usecases.operations.journal_file import JournalFile
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.log import deleting, erasures
+from storage.operations import tenant_removal
 
 _log = structlog.get_logger("palimpsest")
 
@@ -43,9 +44,17 @@ async def _repeat_memory(tx: Transaction, entry: JournalEntry, request: ErasureR
     return await deleting.delete_memory(tx, entry.target_session, entry.target_item, request)
 
 
+async def _repeat_tenant(tx: Transaction, _: JournalEntry, request: ErasureRequest) -> bool:
+    found = await tenant_removal.delete_tenant(tx)
+    if found:
+        await erasures.record(tx, ErasureKind.TENANT, request, session=None, item=None)
+    return found
+
+
 _REPEATS: Mapping[ErasureKind, Repeat] = {
     ErasureKind.SESSION: _repeat_session,
     ErasureKind.MEMORY: _repeat_memory,
+    ErasureKind.TENANT: _repeat_tenant,
 }
 
 
@@ -134,6 +143,7 @@ class ErasureJournal:
             principal=entry.principal,
             erasure_id=entry.erasure_id,
             requested_at=entry.requested_at,
+            detail=entry.detail,
         )
         repeat = _REPEATS.get(entry.kind)
         if repeat is None:

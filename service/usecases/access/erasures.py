@@ -1,0 +1,136 @@
+"""Lists erasures, and gives their receipts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.domain.access.audit import AuditAction, AuditEntry
+from service.domain.access.identity import current_identity
+from service.domain.access.keys import StoredTenant, is_operator, require_operator
+from service.domain.log.erasures import Erasure, ErasureKind, ErasureRequest
+from service.domain.log.receipts import Receipt, body_of
+from service.domain.values.errors import FailedPrecondition, NotFound
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import DEFAULT_TENANT, SYSTEM_TENANT
+from service.usecases.access.tenants import Tenants, as_tenant
+from service.usecases.log.idempotency import store_result
+from service.usecases.operations.erasure_journal import ErasureJournal
+from service.usecases.operations.signing import public_key, sign
+from storage.access import audit, tenants
+from storage.engine.database import Database
+from storage.log import erasures
+from storage.operations import tenant_removal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErasurePage:
+    """Erasures of a tenant, and the key that verifies its receipts."""
+
+    erasures: Sequence[Erasure]
+    public_key: bytes
+
+
+class Erasures:
+    """What administrators read of erasures, and the erasure of a tenant."""
+
+    def __init__(
+        self, database: Database, of_access: Tenants, journal: ErasureJournal, *, journals: bool
+    ) -> None:
+        """`journals`: whether a receipt waits for the erasure journal."""
+        self._database = database
+        self._tenants = of_access
+        self._journal = journal
+        self._journals = journals
+
+    async def page(
+        self, tenant: str, after: tuple[datetime, UUID] | None, limit: int
+    ) -> ErasurePage:
+        """Returns up to `limit` erasures after one, oldest first. Raises NotFound."""
+        tenant_id = await self._target(tenant)
+        async with self._database.transaction(tenant_id, name="erasures") as tx:
+            found = await erasures.list_after(tx, after, limit)
+            keys = await erasures.keys(tx)
+        return ErasurePage(erasures=found, public_key=public_key(keys.signing))
+
+    async def receipt(self, tenant: str, erasure: str) -> Receipt:
+        """Returns the receipt of an erasure. Raises NotFound, FailedPrecondition."""
+        tenant_id = await self._target(tenant)
+        async with self._database.transaction(tenant_id, name="erasures") as tx:
+            found = await erasures.find(tx, UUID(erasure))
+            keys = await erasures.keys(tx)
+        if found is None:
+            raise NotFound(
+                Reason.ERASURE_NOT_FOUND,
+                f"there is no erasure {erasure}: ListErasures has all",
+                {"erasure": erasure},
+            )
+        if found.completed_at is None:
+            raise _not_complete(erasure, "removing", "its rows are being removed")
+        if self._journals and found.journalled_at is None:
+            raise _not_complete(erasure, "journal", "the erasure journal does not have it yet")
+        return sign(body_of(found), keys.signing)
+
+    async def delete_tenant(self, name: str, reason: str) -> Erasure:
+        """Deletes a tenant; workers remove what it has.
+
+        Raises NotFound, PermissionDenied, FailedPrecondition.
+        """
+        identity = current_identity()
+        require_operator(identity)
+        target = await self._tenants.target(name)
+        if target.tenant_id in (DEFAULT_TENANT, SYSTEM_TENANT):
+            raise FailedPrecondition(
+                Reason.TENANT_PROTECTED,
+                f"the tenant {name!r} cannot be deleted: every deployment has it. Delete its"
+                " sessions instead",
+                {"tenant": name},
+            )
+        made = await self._delete(
+            target, ErasureRequest(principal=identity.principal, reason=reason)
+        )
+        self._tenants.forget()
+        await self._journal.keep(target.tenant_id)
+        return made
+
+    async def _delete(self, target: StoredTenant, request: ErasureRequest) -> Erasure:
+        identity = current_identity()
+        async with self._database.transaction(target.tenant_id, name="delete-tenant") as tx:
+            if await tenants.lock(tx) is None or not await tenant_removal.delete_tenant(tx):
+                # Another call was first.
+                raise NotFound(
+                    Reason.TENANT_NOT_FOUND,
+                    f"there is no tenant {target.name!r}",
+                    {"tenant": target.name},
+                )
+            erasure_id = await erasures.record(
+                tx, ErasureKind.TENANT, request, session=None, item=None
+            )
+            await audit.record(tx, AuditEntry(action=AuditAction.TENANT_DELETE, target=target.name))
+            made = await erasures.find(tx, erasure_id)
+            assert made is not None, "it was written just now"
+            await store_result(await as_tenant(tx, identity.tenant_id), made)
+        return made
+
+    async def _target(self, tenant: str) -> UUID:
+        """Returns the tenant of a name; for operators also a deleted one, by the service's id."""
+        if is_operator(current_identity()) and (deleted := _uid(tenant)) is not None:
+            async with self._database.sweeping(name="erasures") as tx:
+                if await tenant_removal.find_deleted(tx, deleted):
+                    return deleted
+        return (await self._tenants.target(tenant)).tenant_id
+
+
+def _uid(tenant: str) -> UUID | None:
+    try:
+        return UUID(tenant)
+    except ValueError:
+        return None
+
+
+def _not_complete(erasure: str, cause: str, said: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        Reason.ERASURE_NOT_COMPLETE,
+        f"erasure {erasure} has no receipt yet: {said}. Ask again later",
+        {"erasure": erasure, "cause": cause},
+    )
