@@ -30,9 +30,9 @@ from storage.engine import sweeping
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.engine.signals import Signals
-from storage.engine.tasks import cancel
+from storage.engine.tasks import Preemption, cancel
 from storage.memories import work
-from storage.memories.queue import RECENT_SECONDS
+from storage.memories.queue import RECENT_SECONDS, forget_tenants
 
 _log = structlog.get_logger("palimpsest.worker")
 
@@ -83,11 +83,14 @@ class Worker:
         self._recovery = recovery
         self._config = config
         self._stop: asyncio.Event | None = None
+        #: Ends the turn of an item that is worked on.
+        self._turns: dict[WorkItem, Preemption] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
         self._stop = stop
         loops = [
+            asyncio.create_task(self._end_turns(stop)),
             asyncio.create_task(self._signals.run()),
             asyncio.create_task(self._wake_ups.run()),
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._find_words)),
@@ -107,6 +110,7 @@ class Worker:
                 concurrency=self._config.worker_concurrency,
                 stop=stop,
                 stop_seconds=self._config.stop_seconds,
+                give_way=self.give_way,
             )
         finally:
             await cancel(loops)
@@ -119,10 +123,13 @@ class Worker:
         Raises NotNow if the database is unreachable. What waits for a model that does not reply
         and has no slot is released.
         """
+        turn = self._turns[item] = Preemption()
+        if self._is_stopping:
+            turn.set()
         with logs.about(**item.log_fields):
             try:
                 seconds = await self._bulkhead.run(
-                    self._work_on(item), release=partial(self._release, item)
+                    self._work_on(item, turn), release=partial(self._release, item)
                 )
                 if seconds == 0 and not self._is_stopping:
                     # Other items go first, new ones included.
@@ -130,15 +137,33 @@ class Worker:
             except StorageError as error:
                 _log.warning("work deferred", item=item.lock, cause=str(error))
                 raise NotNow(UNREACHABLE_SECONDS) from error
+            finally:
+                del self._turns[item]
             return seconds
 
-    async def _work_on(self, item: WorkItem) -> float | None:
+    def give_way(self, item: WorkItem) -> bool:
+        """Ends the turn of an item that is worked on, after what it has begun.
+
+        Returns False for one that is worked on as a whole.
+        """
+        turn = self._turns.get(item)
+        if turn is None or item.kind in (WorkKind.ANSWER, WorkKind.SCHEMA):
+            return False
+        turn.request()
+        return True
+
+    async def _end_turns(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        for turn in self._turns.values():
+            turn.set()
+
+    async def _work_on(self, item: WorkItem, turn: Preemption) -> float | None:
         if item.kind is WorkKind.INDEX:
-            return await self._indexer.index(item, stop=self._stop)
+            return await self._indexer.index(item, stop=turn)
         if item.kind is WorkKind.REMOVAL:
-            return await self._remover.remove(item, stop=self._stop)
+            return await self._remover.remove(item, stop=turn)
         if item.kind is WorkKind.MEMORY:
-            return await self._methods.drain(item, stop=self._stop)
+            return await self._methods.drain(item, stop=turn)
         made = self._answerer if item.kind is WorkKind.ANSWER else self._generator
         await made.make(item)
         return None
@@ -170,6 +195,7 @@ class Worker:
 
     async def _forget(self) -> None:
         await sweeping.sweep(self._database)
+        await forget_tenants(self._database)
 
     async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
         while True:

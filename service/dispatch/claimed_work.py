@@ -2,22 +2,26 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from uuid import uuid4
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
 
 import structlog
 
-from service.dispatch.turns import Turns
+from service.dispatch.turns import Turns, gives_way
 from service.domain.values.fault_hook import boundary
 from service.domain.values.work_items import WorkItem
 from storage.engine.tasks import cancel
-from storage.memories.queue import Done, WorkClass
+from storage.memories.queue import ClaimedItem, Done, WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
 
 #: Works on an item. Returns the seconds after which a worker tries it again, 0 for at once but
 #: after others; None when there is no more to do. Raises NotNow.
 Handler = Callable[[WorkItem], Awaitable[float | None]]
+
+#: Ends the turn of an item as soon as it can be continued later. Returns whether it can.
+GiveWay = Callable[[WorkItem], bool]
 
 #: An item whose handler failed is not claimed again before so many seconds.
 FAILED_SECONDS = 2.0
@@ -35,6 +39,18 @@ class NotNow(Exception):
         self.seconds = seconds
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Running:
+    """An item that is worked on."""
+
+    work_class: WorkClass
+    #: What its tenant was charged, in seconds of a slot.
+    charged: float
+    #: The event loop's time at which it began.
+    began: float
+    task: asyncio.Task[float | None]
+
+
 class ClaimedWork:
     """The items of one worker: those worked on, those held back, and those that are done."""
 
@@ -45,9 +61,10 @@ class ClaimedWork:
         *,
         wake: Callable[[], None],
         come_back: Callable[[float], None],
+        give_way: GiveWay | None = None,
     ) -> None:
         """`wake` is called when a claim is to be released, `come_back` with the seconds after
-        which the worker should query for work."""
+        which the worker should query for work. Without `give_way` no item gives way."""
         self.worker = uuid4()
         #: Whether the database knows that it lives.
         self.known = False
@@ -56,8 +73,12 @@ class ClaimedWork:
         self._concurrency = concurrency
         self._wake = wake
         self._come_back = come_back
-        self._running: dict[WorkItem, tuple[WorkClass, asyncio.Task[float | None]]] = {}
-        self._held: set[WorkItem] = set()
+        self._give_way = give_way
+        #: The longest first.
+        self._running: dict[WorkItem, _Running] = {}
+        #: The item that was asked to give way, while it is worked on.
+        self._leaving: WorkItem | None = None
+        self._held: dict[WorkItem, Done] = {}
         self._is_ending = False
         self._done: dict[WorkItem, Done] = {}
         self._counts: Counter[WorkItem] = Counter()
@@ -71,23 +92,51 @@ class ClaimedWork:
     @property
     def work_classes(self) -> Iterable[WorkClass]:
         """Returns the work class of each item that is worked on."""
-        return [work_class for work_class, _ in self._running.values()]
+        return [one.work_class for one in self._running.values()]
+
+    @property
+    def is_full(self) -> bool:
+        """Returns whether there are items that it could not claim."""
+        return not self.free or not self.turns.bound(self.work_classes).items
 
     @property
     def items(self) -> Sequence[WorkItem]:
         """Returns all items that other workers must not claim."""
         return [*self._running, *self._held, *self._done]
 
-    def begin(self, work_class: WorkClass, item: WorkItem) -> None:
+    def begin(self, claimed: ClaimedItem) -> None:
         """Works on a claimed item, unless it is here: then the claim was lost, not the work.
 
         A crash of the database or a failover loses all claims.
         """
+        item = claimed.item
         if item in self._running or item in self._held or item in self._done:
             return
         task = asyncio.create_task(self._work(item))
-        self._running[item] = work_class, task
+        self._running[item] = _Running(
+            work_class=claimed.work_class,
+            charged=claimed.charged,
+            began=asyncio.get_running_loop().time(),
+            task=task,
+        )
         task.add_done_callback(lambda _: self._end_one(item))
+
+    @property
+    def yielding_to(self) -> Collection[UUID] | None:
+        """Returns the tenants for which no item gives way; None: it does for no tenant now."""
+        if self._give_way is None or not self._running or self._leaving in self._running:
+            return None
+        return gives_way(item.tenant_id for item in self._running)[1]
+
+    def give_way(self) -> None:
+        """Ends the turn of an item of the tenant with the most slots."""
+        if self._give_way is None or not self._running:
+            return
+        tenant, _ = gives_way(item.tenant_id for item in self._running)
+        for item in self._running:
+            if item.tenant_id == tenant and self._give_way(item):
+                self._leaving = item
+                return
 
     async def _work(self, item: WorkItem) -> float | None:
         boundary("work", "begun")
@@ -96,22 +145,28 @@ class ClaimedWork:
         return seconds
 
     def _end_one(self, item: WorkItem) -> None:
-        _, task = self._running.pop(item)
+        running = self._running.pop(item)
+        task = running.task
+        gave_way = item == self._leaving
+        if gave_way:
+            self._leaving = None
+        slot_seconds = asyncio.get_running_loop().time() - running.began
+        done = Done(item=item, more=True, seconds=slot_seconds, charged=running.charged)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, NotNow):
-            self._hold(item, error.seconds)
+            self._hold(done, error.seconds)
         elif error is not None:
             # The item comes back; the worker goes on.
             _log.error("work failed", item=item.lock, exc_info=error, **item.log_fields)
-            self._hold(item, FAILED_SECONDS)
-        elif self._comes_too_often(item):
+            self._hold(done, FAILED_SECONDS)
+        elif not gave_way and self._comes_too_often(item):
             _log.warning("work is claimed again too often", item=item.lock)
-            self._hold(item, COUNT_SECONDS)
+            self._hold(done, COUNT_SECONDS)
         else:
             seconds = 0 if task.cancelled() else task.result()
             if seconds:
                 self._come_back(seconds)
-            self._give_back(item, more=seconds is not None)
+            self._give_back(replace(done, more=seconds is not None))
 
     def _comes_too_often(self, item: WorkItem) -> bool:
         now = asyncio.get_running_loop().time()
@@ -121,20 +176,19 @@ class ClaimedWork:
         self._counts[item] += 1
         return self._counts[item] > MOST_TURNS
 
-    def _hold(self, item: WorkItem, seconds: float) -> None:
-        self._held.add(item)
+    def _hold(self, done: Done, seconds: float) -> None:
+        self._held[done.item] = done
         if self._is_ending:
-            self._release_held(item)
+            self._release_held(done.item)
             return
-        asyncio.get_running_loop().call_later(seconds, self._release_held, item)
+        asyncio.get_running_loop().call_later(seconds, self._release_held, done.item)
 
     def _release_held(self, item: WorkItem) -> None:
         if item in self._held:
-            self._held.remove(item)
-            self._give_back(item, more=True)
+            self._give_back(self._held.pop(item))
 
-    def _give_back(self, item: WorkItem, *, more: bool) -> None:
-        self._done[item] = Done(item=item, more=more)
+    def _give_back(self, done: Done) -> None:
+        self._done[done.item] = done
         self._wake()
 
     def release(self) -> Sequence[Done]:
@@ -154,7 +208,7 @@ class ClaimedWork:
         self._is_ending = True
         for item in list(self._held):
             self._release_held(item)
-        tasks = [task for _, task in self._running.values()]
+        tasks = [one.task for one in self._running.values()]
         if tasks and seconds:
             await asyncio.wait(tasks, timeout=seconds)
         await cancel(tasks)

@@ -2,7 +2,8 @@
 
 There is no queue to fill and empty, so none can disagree with the tables. A worker with free
 slots queries the work classes of `storage.memories.queue` when a wake-up arrives, when a slot
-becomes free, when something that it put off is due, and every `look_seconds` in any case.
+becomes free, when something that it put off is due, and every `look_seconds` in any case. When it
+has none, it asks an item to give way to another tenant that waits.
 """
 
 import asyncio
@@ -12,12 +13,12 @@ from itertools import islice
 
 import structlog
 
-from service.dispatch.claimed_work import ClaimedWork, Handler
+from service.dispatch.claimed_work import ClaimedWork, GiveWay, Handler
 from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.memories import queue
-from storage.memories.queue import WorkClass
+from storage.memories.queue import NOBODY, ClaimedItem, QueueBatch, WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
 
@@ -84,14 +85,25 @@ class QueueDispatcher:
         self._some.set()
 
     async def run(
-        self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
+        self,
+        handler: Handler,
+        *,
+        concurrency: int,
+        stop: asyncio.Event,
+        stop_seconds: float,
+        give_way: GiveWay | None = None,
     ) -> None:
         """Calls `handler` for items with work, at most `concurrency` at once, until `stop`.
 
         Handlers may then end within `stop_seconds` before they are cancelled; when `run` itself
         is cancelled, so are they. A lost database only interrupts it.
         """
-        claimed = ClaimedWork(handler, concurrency, wake=self._some.set, come_back=self._come_back)
+        claimed = ClaimedWork(
+            *(handler, concurrency),
+            wake=self._some.set,
+            come_back=self._come_back,
+            give_way=give_way,
+        )
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._some.set())
         beating = asyncio.create_task(self._beat(claimed))
@@ -130,24 +142,29 @@ class QueueDispatcher:
 
     async def _take(self, claimed: ClaimedWork) -> float:
         free = claimed.free
-        looks = claimed.turns.looks(free, claimed.work_classes) if free else ()
-        bound = claimed.turns.bound(claimed.work_classes)
+        scan = claimed.turns.scan(free, claimed.work_classes) if free else None
         done = claimed.release()
-        if not done and not looks:
-            return self._look_seconds
-        try:
-            taken = await queue.take(
-                *(self._database, claimed.worker), done=done, looks=looks, total=free, bound=bound
-            )
-        except Exception:
-            # It is released with the next query.
-            claimed.keep(done)
-            raise
-        for work_class, item in taken.items:
-            claimed.begin(work_class, item)
-        claimed.turns.count(taken)
-        await self._take_offered(claimed)
+        taken = QueueBatch(items=(), ended=NOBODY, more=False)
+        if done or scan is not None:
+            try:
+                taken = await queue.take(self._database, claimed.worker, done=done, scan=scan)
+            except Exception:
+                # It is released with the next query.
+                claimed.keep(done)
+                raise
+            for one in taken.items:
+                claimed.begin(one)
+            claimed.turns.count(taken)
+            await self._take_offered(claimed)
+        if claimed.is_full:
+            await self._make_room(claimed)
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
+
+    async def _make_room(self, claimed: ClaimedWork) -> None:
+        """Asks an item to give way if another tenant waits."""
+        tenants = claimed.yielding_to
+        if tenants is not None and await queue.waits(self._database, tenants):
+            claimed.give_way()
 
     async def _take_offered(self, claimed: ClaimedWork) -> None:
         # As many as of their work class: slots are reserved for what a client waits for.
@@ -160,7 +177,7 @@ class QueueDispatcher:
             # What others have claimed is offered again, if it has to be.
             self._offered.pop(item, None)
         for item in chosen:
-            claimed.begin(WorkClass.INDEX, item)
+            claimed.begin(ClaimedItem(work_class=WorkClass.INDEX, item=item, charged=0.0))
 
     def _come_back(self, seconds: float) -> None:
         """Queries again after so many seconds."""
@@ -204,7 +221,7 @@ class QueueDispatcher:
             if not done:
                 continue
             try:
-                await queue.take(self._database, claimed.worker, done=done, looks=(), total=0)
+                await queue.take(self._database, claimed.worker, done=done, scan=None)
                 # So that others go on with it at once.
                 await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
                 continue

@@ -1,15 +1,18 @@
-"""Chooses the work classes for the next free slots of a worker.
+"""Decides how the slots of a worker are shared: between work classes, and between tenants.
 
-Stride scheduling (Waldspurger, 1995): each work class has a pass, which rises with each item by the
-inverse of its weight, and the work class with the least pass is next. So each work class gets its
-share of the slots, however much waits in another, and the others get what it leaves.
+Tenants take turns by the seconds of slots that they were charged: in the database, where all
+workers see them (`claim_work`). In the turns of a tenant its work classes follow a cycle, in which
+each has a number of places. So each work class gets its share, however much waits in another, and
+the others get what it leaves.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from uuid import UUID
 
 from storage.memories.queue import NOBODY, Bound, QueueBatch, QueueScan, WorkClass
 
-#: Shares of the slots while all work classes have work.
+#: Places in the cycle: the shares of a tenant's turns while all work classes have work.
 WEIGHTS: Mapping[WorkClass, int] = {
     WorkClass.WANTED: 8,
     WorkClass.ANSWERS: 6,
@@ -24,64 +27,55 @@ PATIENT = frozenset({WorkClass.RECENT, WorkClass.BACKLOG, WorkClass.INDEX, WorkC
 RESERVED_PLACES = 8
 
 
+def cycle_of(weights: Mapping[WorkClass, int]) -> Sequence[WorkClass]:
+    """Returns a cycle in which each work class has as many places as its weight, spread evenly.
+
+    Stride scheduling (Waldspurger, 1995): each work class has a pass, which rises with each place
+    by the inverse of its weight, and the work class with the least pass is next.
+    """
+    passes = {work_class: 0.5 / weight for work_class, weight in weights.items()}
+    cycle: list[WorkClass] = []
+    for _ in range(sum(weights.values())):
+        work_class = min(passes, key=lambda one: passes[one])
+        passes[work_class] += 1 / weights[work_class]
+        cycle.append(work_class)
+    return cycle
+
+
+CYCLE = cycle_of(WEIGHTS)
+
+
 class Turns:
     """Schedules the slots of one worker."""
 
     def __init__(self, concurrency: int) -> None:
         """`concurrency` is the number of slots."""
         self._patient_places = concurrency - concurrency // RESERVED_PLACES
-        self._pass = dict.fromkeys(WEIGHTS, 0.0)
-        self._after = dict.fromkeys(WEIGHTS, NOBODY)
+        self._after = NOBODY
 
-    def looks(self, free: int, claimed: Iterable[WorkClass]) -> Sequence[QueueScan]:
-        """Returns the work classes to query for `free` slots, in their order, within `bound`.
+    def scan(self, free: int, claimed: Iterable[WorkClass]) -> QueueScan:
+        """Returns the scan for `free` slots.
 
         `claimed` has the work class of each item that is worked on.
         """
-        patient = self._patient(claimed)
-        passes = dict(self._pass)
-        shares = dict.fromkeys(WEIGHTS, 0)
-        order: list[WorkClass] = []
-        for _ in range(free):
-            work_classes = [
-                work_class for work_class in WEIGHTS if patient > 0 or work_class not in PATIENT
-            ]
-            work_class = min(work_classes, key=lambda one: passes[one])
-            passes[work_class] += 1 / WEIGHTS[work_class]
-            patient -= work_class in PATIENT
-            shares[work_class] += 1
-            if work_class not in order:
-                order.append(work_class)
-        looks = [
-            QueueScan(
-                work_class=work_class, quota=shares[work_class], after=self._after[work_class]
-            )
-            for work_class in order
-        ]
-        # What these leave is for any work class, those first for which a client waits.
-        looks += [
-            QueueScan(work_class=work_class, quota=free, after=self._after[work_class])
-            for work_class in WEIGHTS
-        ]
-        return looks
+        return QueueScan(total=free, cycle=CYCLE, bound=self.bound(claimed), after=self._after)
 
     def bound(self, claimed: Iterable[WorkClass]) -> Bound:
         """Returns how many items of the patient work classes may be claimed."""
-        return Bound(work_classes=PATIENT, items=max(self._patient(claimed), 0))
-
-    def _patient(self, claimed: Iterable[WorkClass]) -> int:
-        return self._patient_places - sum(work_class in PATIENT for work_class in claimed)
+        patient = sum(work_class in PATIENT for work_class in claimed)
+        return Bound(work_classes=PATIENT, items=max(self._patient_places - patient, 0))
 
     def count(self, taken: QueueBatch) -> None:
-        """Accounts for what a query claimed."""
-        self._after.update(taken.ended)
-        came = {work_class for work_class, _ in taken.items}
-        for work_class, _ in taken.items:
-            self._pass[work_class] += 1 / WEIGHTS[work_class]
-        if came:
-            # A work class without work saves nothing up.
-            least = min(self._pass[work_class] for work_class in came)
-            for work_class in taken.ended.keys() - came:
-                self._pass[work_class] = max(
-                    self._pass[work_class], least - 1 / WEIGHTS[work_class]
-                )
+        """Accounts for what a query claimed: its last tenant is the last of its equals."""
+        self._after = taken.items[-1].item.tenant_id if taken.items else taken.ended
+
+
+def gives_way(running: Iterable[UUID]) -> tuple[UUID, Collection[UUID]]:
+    """Returns the tenant that gives way when others wait, and the tenants for which it does not.
+
+    `running` has the tenant of each item that is worked on, one at least. A tenant gives way to one
+    without a slot, and to one that has two slots less, so that the two do not give way in turns.
+    """
+    slots = Counter(running)
+    ((tenant, most),) = slots.most_common(1)
+    return tenant, [one for one, count in slots.items() if count > most - 2]

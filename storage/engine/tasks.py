@@ -21,3 +21,33 @@ async def cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, going_on = await asyncio.wait(going_on, timeout=AGAIN_SECONDS)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Preemption(asyncio.Event):
+    """Ends the turn of some work, which is continued later.
+
+    A request waits until the work has begun a part, so that each turn makes progress.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_requested = False
+        self._has_begun = False
+
+    def request(self) -> None:
+        """Ends the turn after the part that was begun, or the first one."""
+        self._is_requested = True
+        if self._has_begun:
+            self.set()
+
+    def begin(self) -> None:
+        """Notes that a part was begun."""
+        self._has_begun = True
+        if self._is_requested:
+            self.set()
+
+
+def begin_part(stop: asyncio.Event | None) -> None:
+    """Notes in what ends a turn that a part was begun."""
+    if isinstance(stop, Preemption):
+        stop.begin()

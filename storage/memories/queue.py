@@ -5,7 +5,7 @@ only claims, one for each item that a worker has taken. They save work and are n
 and keys decide which worker commits.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
@@ -24,8 +24,8 @@ WANTED_SECONDS = 60.0
 RENEW_SECONDS = 30.0
 #: A claim that its worker does not know of was lost with a connection after so many seconds.
 LOST_SECONDS = 10.0
-#: Tenants that one scan of a work class tries.
-LOOK_TENANTS = 256
+#: Tenants that one scan considers.
+SCAN_TENANTS = 256
 
 NOBODY = UUID(int=0)
 
@@ -54,17 +54,9 @@ class Done:
     item: WorkItem
     #: Whether it has more to do, so that it stays wanted.
     more: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueScan:
-    """A work class to scan."""
-
-    work_class: WorkClass
-    #: Items to take at most.
-    quota: int
-    #: The tenants take turns, from the one after this one.
-    after: UUID
+    #: How long it had a slot, and what was charged for it when it was claimed; 0: nothing.
+    seconds: float = 0.0
+    charged: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +72,36 @@ UNBOUND = Bound(work_classes=(), items=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueBatch:
-    """The result of a scan of work classes."""
+class QueueScan:
+    """A scan for work of all tenants."""
 
-    #: Now claimed, with the work class where each was found.
-    items: Sequence[tuple[WorkClass, WorkItem]]
-    #: For the next scan: the tenant at which each work class ended.
-    ended: Mapping[WorkClass, UUID]
-    #: Whether a work class was left before all of its tenants were tried.
+    #: Items to claim at most.
+    total: int
+    #: The cycle in which the work classes of a tenant take turns.
+    cycle: Sequence[WorkClass]
+    bound: Bound
+    #: Of tenants with equal rights the one after this goes first.
+    after: UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimedItem:
+    """An item that is now claimed."""
+
+    work_class: WorkClass
+    item: WorkItem
+    #: The seconds of a slot that its tenant was charged; 0 for a tenant that is alone.
+    charged: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueBatch:
+    """The result of a scan."""
+
+    items: Sequence[ClaimedItem]
+    #: The last tenant that was considered.
+    ended: UUID
+    #: Whether there are more tenants after it.
     more: bool
 
 
@@ -107,10 +121,13 @@ WHERE claim.session_key = done.session_key AND claim.item_id = done.item_id
 """
 
 TAKE = """
-SELECT lane, kind, tenant_id, session_key, item_id FROM take_work(
-    %(worker)s, %(lanes)s::text[], %(quotas)s::integer[], %(after)s::uuid[], %(total)s::integer,
-    %(bounded)s::text[], %(bound)s::integer, %(recent_seconds)s, %(tenants)s::integer)
+SELECT lane, kind, tenant_id, session_key, item_id, charged FROM claim_work(
+    %(worker)s, %(lanes)s::text[], %(total)s::integer, %(bounded)s::text[], %(bound)s::integer,
+    %(recent_seconds)s, %(after)s, %(scanned)s::integer,
+    %(tenants)s::uuid[], %(seconds)s::float8[], %(charged)s::float8[])
 """
+
+_WAITS = "SELECT work_waits(%(tenants)s::uuid[], %(scanned)s::integer)"
 
 _CLAIM = """
 INSERT INTO claim (kind, session_key, item_id, worker_id)
@@ -187,6 +204,15 @@ DELETE FROM wanted USING (
 WHERE wanted.session_key = gone.session_key AND wanted.memory_id = gone.memory_id
 """
 
+# While no worker claims: it would add the rows again.
+_FORGET_TENANTS = (
+    "SELECT pg_advisory_xact_lock(1885432933)",
+    """
+    DELETE FROM tenant_turn WHERE tenant_id <> %(nobody)s
+        AND NOT EXISTS (SELECT FROM tenant WHERE tenant.tenant_id = tenant_turn.tenant_id)
+    """,
+)
+
 _LEAVE = "DELETE FROM claim WHERE worker_id = %(worker)s"
 _SIGN_OFF = "DELETE FROM worker WHERE worker_id = %(worker)s"
 
@@ -218,59 +244,70 @@ FROM ready
 
 
 async def take(
-    database: Database,
-    worker: UUID,
-    *,
-    done: Sequence[Done],
-    looks: Sequence[QueueScan],
-    total: int,
-    bound: Bound = UNBOUND,
+    database: Database, worker: UUID, *, done: Sequence[Done], scan: QueueScan | None
 ) -> QueueBatch:
-    """Releases what is `done`, and claims up to `total` items of the work classes, in their order.
+    """Releases what is `done`, and claims what the scan finds.
 
     In one round trip, and one transaction without write-ahead log. Raises StorageError.
     """
     statements: list[str] = []
     if done:
         statements.append(_RELEASE)
-    if looks:
+    if scan is not None:
         statements.append(TAKE)
     if not statements:
-        return QueueBatch(items=(), ended={}, more=False)
-    values = take_values(worker, done=done, looks=looks, total=total, bound=bound)
+        return QueueBatch(items=(), ended=NOBODY, more=False)
+    values = take_values(worker, done=done, scan=scan)
     *_, rows = await database.swept(statements, values, name="queue.claim")
-    items: list[tuple[WorkClass, WorkItem]] = []
-    ended: dict[WorkClass, UUID] = {}
-    more = False
-    for work_class, kind, tenant_id, session_key, item_id in rows if looks else ():
-        if item_id is None:
-            ended[WorkClass(work_class)] = tenant_id
-            more = more or kind == "more"
-            continue
-        item = WorkItem(
-            kind=WorkKind(kind), tenant_id=tenant_id, session_key=session_key, item_id=item_id
+    if scan is None:
+        return QueueBatch(items=(), ended=NOBODY, more=False)
+    *found, last = rows
+    items = [
+        ClaimedItem(
+            work_class=WorkClass(row.lane),
+            item=WorkItem(
+                kind=WorkKind(row.kind),
+                tenant_id=row.tenant_id,
+                session_key=row.session_key,
+                item_id=row.item_id,
+            ),
+            charged=row.charged,
         )
-        items.append((WorkClass(work_class), item))
-    return QueueBatch(items=items, ended=ended, more=more)
+        for row in found
+    ]
+    return QueueBatch(items=items, ended=last.tenant_id, more=last.kind == "more")
 
 
-def take_values(
-    worker: UUID, *, done: Sequence[Done], looks: Sequence[QueueScan], total: int, bound: Bound
-) -> dict[str, object]:
+def take_values(worker: UUID, *, done: Sequence[Done], scan: QueueScan | None) -> dict[str, object]:
     """Returns the values of TAKE and _RELEASE."""
-    return {
+    values = {
         "worker": worker,
         **_columns(one.item for one in done),
         "more": [one.more for one in done],
-        "lanes": [look.work_class.value for look in looks],
-        "quotas": [look.quota for look in looks],
-        "after": [look.after for look in looks],
-        "total": total,
-        "bounded": [work_class.value for work_class in bound.work_classes],
-        "bound": bound.items,
-        "recent_seconds": RECENT_SECONDS,
-        "tenants": LOOK_TENANTS,
     }
+    if scan is None:
+        return values
+    charged = [one for one in done if one.charged]
+    return {
+        **values,
+        "tenants": [one.item.tenant_id for one in charged],
+        "seconds": [one.seconds for one in charged],
+        "charged": [one.charged for one in charged],
+        "lanes": [work_class.value for work_class in scan.cycle],
+        "total": scan.total,
+        "bounded": [work_class.value for work_class in scan.bound.work_classes],
+        "bound": scan.bound.items,
+        "after": scan.after,
+        "recent_seconds": RECENT_SECONDS,
+        "scanned": SCAN_TENANTS,
+    }
+
+
+async def waits(database: Database, tenants: Collection[UUID]) -> bool:
+    """Returns whether a tenant beside these has an item to claim. Raises StorageError."""
+    values = {"tenants": list(tenants), "scanned": SCAN_TENANTS}
+    (((is_waiting,),),) = await database.swept((_WAITS,), values)
+    return bool(is_waiting)
 
 
 async def claim(database: Database, worker: UUID, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
@@ -306,6 +343,11 @@ async def sweep(database: Database, *, dead_after_seconds: float) -> int:
     values = {"dead": dead_after_seconds, "wanted": WANTED_SECONDS}
     _, freed, _ = await database.swept((_BURY, _FREE, _FORGET), values, name="queue.sweep")
     return len(freed)
+
+
+async def forget_tenants(database: Database) -> None:
+    """Removes the turns of tenants that are gone. Raises StorageError."""
+    await database.swept(_FORGET_TENANTS, {"nobody": NOBODY}, name="queue.sweep")
 
 
 async def leave(database: Database, worker: UUID) -> None:

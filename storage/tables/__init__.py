@@ -27,6 +27,7 @@ from storage.tables.jobs import answer_text as answer_text
 from storage.tables.jobs import claim as claim
 from storage.tables.jobs import operation as operation
 from storage.tables.jobs import schema_draft as schema_draft
+from storage.tables.jobs import tenant_turn as tenant_turn
 from storage.tables.jobs import trajectory_event as trajectory_event
 from storage.tables.jobs import wanted as wanted
 from storage.tables.jobs import worker as worker

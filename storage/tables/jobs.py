@@ -11,6 +11,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -246,6 +247,21 @@ wanted = Table(
     _now("wanted_at"),
     PrimaryKeyConstraint("session_key", "memory_id", name="wanted_pkey"),
     Index("wanted_turns", "tenant_id", "wanted_at"),
+    prefixes=["UNLOGGED"],
+)
+
+
+tenant_turn = Table(
+    "tenant_turn",
+    metadata,
+    # The turns of a tenant in the queue. The row of no tenant, with an id of zeros, has the clock.
+    Column("tenant_id", Uuid, primary_key=True),
+    # The time of workers' slots that was charged to it; the least is next.
+    Column("total_seconds", Double, nullable=False),
+    # What an item of it took lately.
+    Column("item_seconds", Double, nullable=False),
+    # Where it is in the cycle of work classes.
+    Column("entry", Integer, nullable=False),
     prefixes=["UNLOGGED"],
 )
 

@@ -15,6 +15,7 @@ NAMES = (
     "calls",
     "context",
     "defaults",
+    "fairness",
     "growth",
     "index",
     "isolation",

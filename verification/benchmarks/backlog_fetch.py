@@ -23,8 +23,7 @@ class Fetcher:
     def times(self, count: int) -> list[float]:
         """Takes one item so often, each time of the same queue; seconds that each took."""
         turns, took = Turns(concurrency=16), []
-        bound, looks = turns.bound(()), turns.looks(1, ())
-        values = queue.take_values(uuid4(), done=(), looks=looks, total=1, bound=bound)
+        values = queue.take_values(uuid4(), done=(), scan=turns.scan(1, ()))
         role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(SWEEPER_ROLE))
         for _ in range(count):
             with self._connection.transaction(force_rollback=True):

@@ -46,6 +46,7 @@ SIZES: dict[str, Sequence[str]] = {
         *("--asks", "100", "--seconds", "10"),
     ),
     "recovery": ("--hints", "10", "--restarts", "5"),
+    "fairness": ("--seconds", "20"),
     "isolation": ("--pairs", "2"),
     "soak": ("--minutes", "5"),
 }

@@ -81,7 +81,7 @@ WAKE_UPS = (
                 change=(
                     Drop(table="claim", name="claim_pkey"),
                     Body(
-                        function="take_work",
+                        function="claim_work",
                         cut=r"AND NOT EXISTS \(SELECT FROM claim held\s+WHERE[^)]*"
                         r"r\.memory_id[^)]*\)(?=\s+ORDER BY r\.ready_at LIMIT)",
                     ),

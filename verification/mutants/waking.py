@@ -10,7 +10,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.edit import Target
 from storage.log import chunks, sessions
 from storage.memories import queue, revisions
-from storage.memories.queue import QueueBatch
+from storage.memories.queue import NOBODY, QueueBatch
 from storage.tree import trees
 from verification.mutants.changes import Body, Patch, Sql
 from verification.mutants.mutant import Chain, Layer
@@ -194,7 +194,7 @@ def _loses(_: Any) -> Any:
 
 def _finds_nothing(_: Any) -> Any:
     async def nothing(*_: object, **named: object) -> QueueBatch:
-        return QueueBatch(items=(), ended={}, more=False)
+        return QueueBatch(items=(), ended=NOBODY, more=False)
 
     return nothing
 

@@ -330,14 +330,12 @@ class Worker:
 
     async def take(self) -> list[WorkItem]:
         """Returns what a look at the queue finds of the session: memories and answers."""
-        looks = [
-            QueueScan(work_class=work_class, quota=1000, after=queue.NOBODY)
-            for work_class in (WorkClass.ANSWERS, WorkClass.RECENT, WorkClass.BACKLOG)
-        ]
+        cycle = (WorkClass.ANSWERS, WorkClass.RECENT, WorkClass.BACKLOG)
+        scan = QueueScan(total=1000, cycle=cycle, bound=queue.UNBOUND, after=queue.NOBODY)
         me = uuid4()
-        taken = await queue.take(self.database, me, done=(), looks=looks, total=1000)
+        taken = await queue.take(self.database, me, done=(), scan=scan)
         await queue.leave(self.database, me)
-        return [item for _, item in taken.items if item.session_key == self.world.key]
+        return [one.item for one in taken.items if one.item.session_key == self.world.key]
 
     async def drain(self, item: WorkItem) -> float | None:
         """Advances a memory. Raises StorageError."""

@@ -40,6 +40,7 @@ from storage.calls import calls, intents
 from storage.engine.claims import Claim, Fenced
 from storage.engine.database import Transaction
 from storage.engine.errors import StorageError
+from storage.engine.tasks import begin_part
 from storage.memories import revisions, stalls
 from storage.memories.revisions import NewRevision
 
@@ -111,7 +112,12 @@ class StepEngine(Generic[WorkT]):
         if turn.is_over:
             return StepWait(seconds=0.0)
         if isinstance(todo, MemoryChange):
+            if todo.new.to_position > work.held.applied_position:
+                begin_part(turn.stop)
             return await self._commit(work.held, todo)
+        # A change that reads no chunks is no part: a memory that is folded in each of its turns
+        # would make no progress.
+        begin_part(turn.stop)
         held, part = todo.work.held, todo.part
         async with step_traces.step(self._database, held, part, level=todo.level) as span:
             return await self._guarded(todo, self._run(todo), span)

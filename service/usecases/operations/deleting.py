@@ -23,6 +23,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
+from storage.engine.tasks import begin_part
 from storage.log import deleting, erasures
 from storage.log.deleting import Removal
 from storage.operations import imports
@@ -172,5 +173,6 @@ class Remover:
         while removal is not None and not removal.is_done:
             if asyncio.get_running_loop().time() > until or (stop is not None and stop.is_set()):
                 return 0.0
+            begin_part(stop)
             removal = await _remove_some(self._database, item.tenant_id, removal)
         return None

@@ -27,6 +27,7 @@ from service.usecases.memories.step_failures import cause_of
 from service.usecases.search.entry_index import EntryIndexer
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import Unreachable
+from storage.engine.tasks import begin_part
 from storage.log import sessions
 from storage.memories import work
 from storage.search import chunk_index, posting_lists
@@ -90,6 +91,7 @@ class Indexer:
         for _ in range(MAX_BATCHES):
             if stop is not None and stop.is_set():
                 return None
+            begin_part(stop)
             async with self._database.transaction(item.tenant_id, name="index.position") as tx:
                 place = await chunk_index.read_place(tx, item.session_key)
             if place is None:

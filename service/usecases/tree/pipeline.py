@@ -12,6 +12,7 @@ from typing import Any
 from service.domain.tree.planning import Planned, TreePlan
 from service.domain.tree.summarizing import Summary
 from storage.engine.errors import StorageError
+from storage.engine.tasks import begin_part
 
 #: Leaves that are planned ahead and not stored, for each call that may be under way.
 WINDOW = 4
@@ -89,6 +90,8 @@ class Pipeline:
         stopping = None if stop is None else asyncio.create_task(stop.wait())
         try:
             while self._go_on():
+                if self._making:
+                    begin_part(stop)
                 await self._wait(stopping, until)
         finally:
             await self._end(stopping)

@@ -8,14 +8,14 @@ import pytest
 
 from service.app.worker import Worker
 from service.dispatch.claimed_work import MOST_TURNS, NotNow
-from service.dispatch.turns import Turns
+from service.dispatch.turns import CYCLE, Turns
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.bulkhead import Bulkhead
 from service.settings.config import Config
 from storage.engine.database import Database
 from storage.memories import queue
-from storage.memories.queue import NOBODY, QueueBatch, QueueScan, WorkClass
+from storage.memories.queue import NOBODY, UNBOUND, QueueBatch, QueueScan, WorkClass
 from tests.integration.support.dispatching import DONE, Rows, dispatcher, rows, running, take, until
 
 __all__ = ["rows"]
@@ -81,7 +81,7 @@ async def test_memories_that_a_client_waits_for_go_first_and_then_the_newest(
     )
     await queue.want(database, [item, item])
     found = await take(database, WorkClass.WANTED, WorkClass.RECENT, WorkClass.BACKLOG, total=5)
-    assert await rows.names(found) == ["waited1", "new2", "new1", "old1", "old2"]
+    assert await rows.names(found) == ["waited1", "new2", "old1", "new1", "old2"]
 
 
 async def test_what_has_had_its_turn_stands_after_what_has_just_come(
@@ -121,7 +121,7 @@ async def test_tenants_have_turns_whatever_another_has_left_behind(
 async def test_a_look_ends_after_so_many_tenants_and_says_so(
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "LOOK_TENANTS", 2)
+    monkeypatch.setattr(queue, "SCAN_TENANTS", 2)
     for number in (3, 4, 5):
         await rows.make(f"put off {number} ", ready=3600, tenant=UUID(int=number))
     await rows.make("ready", tenant=UUID(int=9), ready=-1)
@@ -132,15 +132,14 @@ async def test_a_look_ends_after_so_many_tenants_and_says_so(
             database,
             uuid4(),
             done=(),
-            looks=[QueueScan(work_class=WorkClass.BACKLOG, quota=1, after=after)],
-            total=1,
+            scan=QueueScan(total=1, cycle=CYCLE, bound=UNBOUND, after=after),
         )
         if found.items:
             break
         assert found.more
-        after = found.ended[WorkClass.BACKLOG]
+        after = found.ended
     assert looks == 2
-    assert await rows.names([found.items[0][1]]) == ["ready1"]
+    assert await rows.names([found.items[0].item]) == ["ready1"]
 
 
 async def test_two_workers_never_take_the_same(url: str, rows: Rows) -> None:

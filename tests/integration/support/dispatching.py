@@ -15,7 +15,7 @@ from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from storage.engine.signals import Signals
 from storage.memories import queue
-from storage.memories.queue import NOBODY, QueueScan, WorkClass
+from storage.memories.queue import NOBODY, UNBOUND, QueueScan, WorkClass
 from tests.support.harness import Servers
 
 #: A memory at its first revision that has work since so long ago.
@@ -118,8 +118,6 @@ async def take(
     database: Database, *work_classes: WorkClass, total: int = 1, after: UUID = NOBODY
 ) -> list[WorkItem]:
     """Returns what a new worker's look finds."""
-    looks = [
-        QueueScan(work_class=work_class, quota=total, after=after) for work_class in work_classes
-    ]
-    found = await queue.take(database, uuid4(), done=(), looks=looks, total=total)
-    return [item for _, item in found.items]
+    scan = QueueScan(total=total, cycle=work_classes, bound=UNBOUND, after=after)
+    found = await queue.take(database, uuid4(), done=(), scan=scan)
+    return [one.item for one in found.items]

@@ -293,19 +293,14 @@ async def take_work(site: Site) -> None:
     """Looks for work of all classes as a worker does, with its heartbeat."""
     worker, turns = uuid4(), Turns(PLACES)
     await queue.want(site.database, [item_of(copy) for copy in site.some(2)])
-    taken = await queue.take(
-        site.database,
-        worker,
-        done=(),
-        looks=turns.looks(PLACES, ()),
-        total=PLACES,
-        bound=turns.bound(()),
-    )
-    items = [item for _, item in taken.items]
+    taken = await queue.take(site.database, worker, done=(), scan=turns.scan(PLACES, ()))
+    items = [one.item for one in taken.items]
     await queue.beat(site.database, worker, items)
     await queue.sweep(site.database, dead_after_seconds=60)
     done = [Done(item=item, more=True) for item in items]
-    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.take(site.database, worker, done=done, scan=None)
+    await queue.waits(site.database, ())
+    await queue.forget_tenants(site.database)
     await queue.claim(site.database, worker, [item_of(site.next())])
     await queue.leave(site.database, worker)
     async with site.database.sweeping() as tx:

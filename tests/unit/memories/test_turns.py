@@ -1,77 +1,93 @@
-"""Turns of work classes: shares of a worker's places, and what each work class leaves the
-others.
-"""
+"""Turns: the cycle of work classes, slots that stay free, and which tenant gives way."""
 
 from collections import Counter
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.dispatch.turns import PATIENT, WEIGHTS, Turns
+from service.dispatch.turns import CYCLE, PATIENT, WEIGHTS, Turns, cycle_of, gives_way
 from service.domain.values.work_items import WorkItem, WorkKind
-from storage.memories.queue import NOBODY, QueueBatch, WorkClass
+from storage.memories.queue import NOBODY, ClaimedItem, QueueBatch, WorkClass
 
-ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=NOBODY, session_key=NOBODY, item_id=NOBODY)
-
-
-def serve(turns: Turns, free: int, waiting: Counter[WorkClass]) -> list[WorkClass]:
-    """Returns the classes of the work that a look finds, where so much waits in each."""
-    found: list[WorkClass] = []
-    ended: dict[WorkClass, UUID] = {}
-    bound = turns.bound(())
-    for look in turns.looks(free, ()):
-        if len(found) == free:
-            break
-        ended[look.work_class] = NOBODY
-        count = min(look.quota, waiting[look.work_class], free - len(found))
-        if look.work_class in bound.work_classes:
-            count = min(count, bound.items - sum(work_class in PATIENT for work_class in found))
-        found += [look.work_class] * count
-        waiting[look.work_class] -= count
-    turns.count(
-        QueueBatch(items=[(work_class, ITEM) for work_class in found], ended=ended, more=False)
-    )
-    return found
+A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
-@pytest.mark.parametrize("free", [1, 3, 16])
-def test_lanes_that_all_have_work_get_their_shares(free: int) -> None:
-    turns, served = Turns(concurrency=100), Counter[WorkClass]()
-    rounds = sum(WEIGHTS.values()) * 8
-    waiting = dict.fromkeys(WEIGHTS, 1000)
-    while served.total() < rounds:
-        served.update(serve(turns, free, Counter(waiting)))
-    for work_class, weight in WEIGHTS.items():
-        assert abs(served[work_class] - weight * served.total() / sum(WEIGHTS.values())) <= free
+def test_each_work_class_has_its_share_of_the_cycle() -> None:
+    assert Counter(CYCLE) == WEIGHTS
 
 
-@pytest.mark.parametrize(
-    "work_class", [work_class for work_class in WEIGHTS if work_class not in PATIENT]
-)
-def test_a_work_class_that_is_alone_gets_all_places(work_class: WorkClass) -> None:
-    turns = Turns(concurrency=16)
-    assert serve(turns, 16, Counter({work_class: 100})) == [work_class] * 16
+@given(st.dictionaries(st.sampled_from(WorkClass), st.integers(1, 9), min_size=1))
+def test_the_places_of_a_work_class_are_spread_over_the_cycle(
+    weights: dict[WorkClass, int],
+) -> None:
+    cycle, total = cycle_of(weights), sum(weights.values())
+    for work_class, weight in weights.items():
+        for end in range(1, total + 1):
+            due = end * weight / total
+            assert abs(cycle[:end].count(work_class) - due) < len(weights)
+
+
+@pytest.mark.parametrize("work_class", WorkClass)
+def test_a_work_class_of_a_full_queue_waits_for_a_part_of_the_cycle(work_class: WorkClass) -> None:
+    twice = [*CYCLE, *CYCLE]
+    places = [place for place, one in enumerate(twice) if one is work_class]
+    gaps = [after - before for before, after in pairwise(places)]
+    assert max(gaps) <= 2 * len(CYCLE) // WEIGHTS[work_class]
 
 
 def test_work_without_a_waiting_client_leaves_slots_free() -> None:
     turns = Turns(concurrency=16)
-    assert len(serve(turns, 16, Counter({WorkClass.BACKLOG: 100}))) == 14
-    claimed = [WorkClass.BACKLOG] * 14
-    assert turns.bound(claimed).items == 0
-    assert len(serve(Turns(concurrency=1), 1, Counter({WorkClass.BACKLOG: 100}))) == 1
+    assert turns.bound(()).items == 14
+    assert turns.bound([WorkClass.BACKLOG] * 13 + [WorkClass.WANTED] * 3).items == 1
+    assert turns.bound([WorkClass.INDEX] * 14).items == 0
+    assert turns.bound(()).work_classes == PATIENT
+    assert Turns(concurrency=1).bound(()).items == 1
 
 
-def test_who_had_nothing_to_do_saves_nothing_up() -> None:
-    turns = Turns(concurrency=100)
-    for _ in range(1000):
-        serve(turns, 1, Counter({WorkClass.BACKLOG: 1}))
-    everything = Counter(dict.fromkeys(WEIGHTS, 100))
-    served = [serve(turns, 1, everything)[0] for _ in range(sum(WEIGHTS.values()))]
-    assert WorkClass.BACKLOG in served[: 2 * len(WEIGHTS)]
+def test_the_tenant_that_had_its_turn_is_the_last_of_its_equals() -> None:
+    turns = Turns(concurrency=1)
+    assert turns.scan(1, ()).after == NOBODY
+    turns.count(QueueBatch(items=(), ended=B, more=True))
+    assert turns.scan(1, ()).after == B
+    item = WorkItem(kind=WorkKind.MEMORY, tenant_id=A, session_key=NOBODY, item_id=NOBODY)
+    found = ClaimedItem(work_class=WorkClass.BACKLOG, item=item, charged=1.0)
+    turns.count(QueueBatch(items=[found], ended=C, more=False))
+    assert turns.scan(1, ()).after == A
 
 
-def test_tenants_have_turns_where_the_last_look_ended() -> None:
-    turns, last = Turns(concurrency=1), UUID(int=7)
-    turns.count(QueueBatch(items=(), ended={WorkClass.BACKLOG: last}, more=False))
-    after = {look.work_class: look.after for look in turns.looks(1, ())}
-    assert (after[WorkClass.BACKLOG], after[WorkClass.WANTED]) == (last, NOBODY)
+@pytest.mark.parametrize(
+    ("running", "tenant", "others"),
+    [
+        # A tenant without a slot goes first.
+        ([A], A, {A}),
+        ([A, A, A], A, {A}),
+        # Two with as many slots, or one slot more, keep them.
+        ([A, B], A, {A, B}),
+        ([A, B, A], A, {A, B}),
+        # One with two slots less gets one.
+        ([B, A, A, A], A, {A}),
+        ([A, B, B, C, B, B, C, C], B, {B, C}),
+    ],
+)
+def test_the_tenant_with_the_most_slots_gives_way(
+    running: list[UUID], tenant: UUID, others: set[UUID]
+) -> None:
+    assert gives_way(running) == (tenant, list(dict.fromkeys(o for o in running if o in others)))
+
+
+@given(st.lists(st.sampled_from([A, B, C]), min_size=1, max_size=16))
+def test_giving_way_ends_and_leaves_slots_even(running: list[UUID]) -> None:
+    """All three have work without end: each slot that is given up goes to one that may have it."""
+    for _ in range(64):
+        tenant, others = gives_way(running)
+        waiting = {A, B, C} - set(others)
+        if not waiting:
+            break
+        running.remove(tenant)
+        running.append(min(waiting, key=running.count))
+    slots = Counter(dict.fromkeys((A, B, C), 0))
+    slots.update(running)
+    assert max(slots.values()) - min(slots.values()) <= 1
