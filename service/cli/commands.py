@@ -28,6 +28,7 @@ from service.cli import (
     session,
     state,
     trajectory,
+    transfer,
     tree,
     verify,
 )
@@ -48,6 +49,7 @@ for module in (
     answer,
     trajectory,
     schema,
+    transfer,
 ):
     module.register(app)
 for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, demo):

@@ -80,7 +80,7 @@ class LineReader:
             self.export_id = ""
 
 
-def export_point(path: Path) -> tuple[ExportPoint | None, bool]:
+def export_point(path: Path, session: str) -> tuple[ExportPoint | None, bool]:
     """Returns where the export in a file continues, and whether it is complete.
 
     None: the file does not exist, or has not one complete block. Raises ValueError for a file
@@ -96,7 +96,8 @@ def export_point(path: Path) -> tuple[ExportPoint | None, bool]:
             if header[:1] != b"{" or len(header) == MAX_HEADER_BYTES:
                 raise ValueError(f"{path} has other content than an export: name another file")
             return None, False
-        header_of(header)
+        if header_of(header)["session"] != session:
+            raise ValueError(f"{path} has an export of another session: name another file")
         file.seek(0)
         while data := file.read(DATA_BYTES):
             for _ in reader.feed(data):
@@ -112,7 +113,7 @@ def header_of(line: bytes) -> dict[str, object]:
             return dict(header)
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise ValueError("it is no export of a session: its first line is no header")
+    raise ValueError("the file is no export of a session: its first line is no header")
 
 
 def read_header(file: BinaryIO) -> bytes:

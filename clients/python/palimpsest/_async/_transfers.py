@@ -64,7 +64,7 @@ async def export_file(
     progress: OnProgress | None,
 ) -> None:
     """Writes an export to a file, and continues one that is not complete."""
-    point, is_complete = export_point(Path(path))
+    point, is_complete = export_point(Path(path), session)
     if is_complete:
         return
     with open_output(Path(path), point) as file:

@@ -1,0 +1,206 @@
+"""`palimpsest export` and `palimpsest import`: sessions as files, and files of other services."""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from palimpsest import Client, Session, TransferProgress
+from service.cli.command import Json, NamedSession, command, new_request_id
+from service.cli.files import read_text
+from service.cli.importers import FORMATS, ForeignFormat, Read
+from service.cli.importers.records import ImportedRecord, UnreadableRecord, plain_id
+from service.cli.output import CommandError, counted, cut, err, say, show, show_json
+
+#: Bytes of a file of another service, which is read as a whole.
+MAX_FILE_BYTES = 1024**3
+#: The session of records that name no user.
+IMPORTED = "imported"
+#: Chunks of one append.
+MAX_CHUNKS = 16
+#: UnreadableRecord records that are named; more are counted.
+NAMED = 20
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "export", export)
+    command(app, "import", import_)
+
+
+async def export(
+    session: NamedSession,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="A file; default: standard output."),
+    ] = "",
+) -> None:
+    """Write all of a session to a file: log, memories, answers, budgets and usage.
+
+    With --output an export that was interrupted continues when it is run again with the same
+    file. The file has all texts as they are; only its owner may read it.
+    """
+    if output:
+        try:
+            await session.export(output, progress=_show_progress)
+        except (OSError, ValueError) as error:
+            raise CommandError(f"cannot write {output}: {error}") from error
+        say(f"session {session.id!r} is exported to {output}")
+        return
+    if sys.stdout.isatty():
+        raise CommandError("redirect the export to a file, or give --output")
+    async for block in session.export_blocks():
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    say(f"session {session.id!r} is exported")
+
+
+def _show_progress(progress: TransferProgress) -> None:
+    if err.is_terminal:
+        err.print(f"{progress.lines:,} lines, {progress.bytes:,} bytes", end="\r")
+
+
+async def import_(
+    client: Client,
+    file: Annotated[str, typer.Argument(help="The file.")],
+    session: Annotated[
+        str,
+        typer.Option(
+            "--session",
+            "-s",
+            help="The session's new id. With --from it may have {user} and other names.",
+        ),
+    ] = "",
+    from_: Annotated[
+        ForeignFormat | None,
+        typer.Option("--from", help="The file is of another service, and in its format."),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="With --from: fail before anything is stored, if a record cannot be read.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Read a session from a file of `palimpsest export`, or what another service exported.
+
+    An export becomes a new session, with the id that it had or another. After an interruption
+    run it again: it continues.
+
+    With --from the file's content is appended to sessions, which are created where they are
+    missing, each record once however often it is imported. mem0: what get_all returns. letta:
+    an agent file (.af). langgraph: items of a store. chat: messages as of OpenAI, and what
+    ChatGPT and Claude export.
+    """
+    if from_ is not None:
+        await _import_foreign(client, file, from_, session or "{user}", strict, as_json)
+        return
+    if strict:
+        raise CommandError("--strict is for --from")
+    try:
+        made = await client.import_session(file, session, progress=_show_progress)
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(f"{file}: {error}; other formats need --from") from error
+    info = await made.info()
+    if as_json:
+        show_json({"session": made.id, "head": info.head})
+    else:
+        show(f"session {made.id!r}: {counted(info.head, 'chunk')}")
+
+
+async def _import_foreign(
+    client: Client, file: str, name: ForeignFormat, template: str, strict: bool, as_json: bool
+) -> None:
+    read = FORMATS[name]
+    records, unreadable = _sorted(read_all(read, read_text(file, MAX_FILE_BYTES)))
+    for one in unreadable[:NAMED]:
+        say(f"not read: {one.place or 'the file'}: {one.reason}")
+    if len(unreadable) > NAMED:
+        say(f"not read: {len(unreadable) - NAMED:,} more")
+    if unreadable and (strict or not records):
+        raise CommandError(f"{file}: {counted(len(unreadable), 'record')} cannot be read")
+    found = await _append_all(client, template, records)
+    if as_json:
+        show_json({"sessions": found, "unreadable": len(unreadable)})
+        return
+    for session, chunks in sorted(found.items()):
+        show(f"session {session!r}: {counted(chunks, 'chunk')}")
+
+
+def read_all(read: Read, text: str) -> Iterator[ImportedRecord | UnreadableRecord]:
+    """Yields the records of a file: of its JSON, or of each of its lines."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        lines = text.splitlines()
+        if len(lines) < 2 or not lines[0].rstrip().endswith(("}", "]")):
+            raise CommandError(f"it is no JSON: {cut(str(error), 100)}") from error
+    else:
+        yield from read(value)
+        return
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            yield UnreadableRecord(place=f"line {number}", reason="it is no JSON")
+            continue
+        for one in read(value):
+            place = f"line {number}" + (f", {one.place}" if one.place else "")
+            yield replace(one, place=place)
+
+
+def _sorted(
+    found: Iterator[ImportedRecord | UnreadableRecord],
+) -> tuple[list[ImportedRecord], list[UnreadableRecord]]:
+    records: list[ImportedRecord] = []
+    unreadable: list[UnreadableRecord] = []
+    for one in found:
+        if isinstance(one, UnreadableRecord):
+            unreadable.append(one)
+        else:
+            records.append(one)
+    return records, unreadable
+
+
+def session_id(template: str, names: Mapping[str, str]) -> str:
+    """Returns the session of a record. Raises CommandError for a name that no record has."""
+
+    def named(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in ("user", "agent", "app", "run", "namespace") and name not in names:
+            raise CommandError(f"--session: no record has {{{cut(name, 40)}}}")
+        return names.get(name) or IMPORTED
+
+    return plain_id(_PLACEHOLDER.sub(named, template)) or IMPORTED
+
+
+async def _append_all(
+    client: Client, template: str, records: list[ImportedRecord]
+) -> dict[str, int]:
+    """Appends each record once; returns how many chunks each session has of them."""
+    sessions: dict[str, Session] = {}
+    found: Counter[str] = Counter()
+    for record in records:
+        id = session_id(template, record.names)
+        if id not in sessions:
+            sessions[id] = await client.create_session(
+                id, exist_ok=True, request_id=new_request_id()
+            )
+        chunks, request_id = list(record.chunks()), record.request_id(id)
+        for begin in range(0, len(chunks), MAX_CHUNKS):
+            part = chunks[begin : begin + MAX_CHUNKS]
+            await sessions[id].append(part, request_id=f"{request_id}-{begin}")
+        found[id] += len(chunks)
+    return dict(found)

@@ -1,0 +1,76 @@
+"""`palimpsest export` and `import`, against a running service."""
+
+import asyncio
+import json
+from pathlib import Path
+from uuid import uuid4
+
+from typer.testing import CliRunner
+
+import palimpsest
+from service.cli.commands import app
+
+
+def run(address: str, *arguments: str) -> tuple[int, str]:
+    found = CliRunner().invoke(app, [*arguments, "--address", address])
+    return found.exit_code, found.output + str(found.exception or "")
+
+
+async def texts(address: str, session: str) -> list[str]:
+    async with palimpsest.connect(address) as client:
+        return [one.text async for one in client.session(session).chunks()]
+
+
+async def fill(address: str, session: str) -> None:
+    async with palimpsest.connect(address) as client:
+        made = await client.create_session(session)
+        await made.append([f"text {n}" for n in range(20)])
+
+
+def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
+    name, file = f"move-{uuid4().hex}", tmp_path / "export.jsonl"
+    asyncio.run(fill(address, name))
+    assert run(address, "export", name, "--output", str(file))[0] == 0
+    whole = file.read_bytes()
+    assert file.stat().st_mode & 0o077 == 0
+    # Continued after a part of it, also of a line.
+    file.write_bytes(whole[:-20])
+    assert run(address, "export", name, "--output", str(file))[0] == 0
+    assert file.read_bytes() == whole
+    code, said = run(address, "import", str(file), "--session", f"{name}-2", "--json")
+    assert code == 0, said
+    assert json.loads(said) == {"session": f"{name}-2", "head": 20}
+    assert asyncio.run(texts(address, f"{name}-2")) == [f"text {n}" for n in range(20)]
+    code, said = run(address, "import", str(file))
+    assert code == 1
+    assert "import it under another name" in said
+    code, said = run(address, "export", name, "--output", __file__)
+    assert code == 1
+    assert "no export of a session" in said
+    code, said = run(address, "export", f"{name}-2", "--output", str(file))
+    assert code == 1
+    assert "another session" in said
+
+
+def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path) -> None:
+    prefix, file = uuid4().hex, tmp_path / "mem0.json"
+    records = [
+        {"id": "1", "memory": "Has a dog", "user_id": "ann", "created_at": "2026-01-01T00:00:00Z"},
+        {"id": "2", "memory": "Is 30", "user_id": "bob"},
+        {"id": "3", "memory": "x" * 130_000, "user_id": "bob"},
+        {"id": "4"},
+    ]
+    file.write_text(json.dumps({"results": records}))
+    arguments = ("import", str(file), "--from", "mem0", "--session", f"{prefix}-{{user}}")
+    code, said = run(address, *arguments, "--strict")
+    assert (code, "results[3]" in said) == (1, True)
+    for _ in range(2):
+        code, said = run(address, *arguments, "--json")
+        assert code == 0, said
+        assert asyncio.run(texts(address, f"{prefix}-ann")) == ["Has a dog"]
+        assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 4
+    # A later file has more.
+    file.write_text(json.dumps([*records[:2], {"id": "5", "memory": "Moved", "user_id": "bob"}]))
+    assert run(address, *arguments)[0] == 0
+    assert asyncio.run(texts(address, f"{prefix}-bob"))[-1] == "Moved"
+    assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 5
