@@ -1,5 +1,6 @@
 """The gRPC server: services, interceptors, health and reflection."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,17 @@ _OVERDRAWN_SHARE = 4
 #: service, follows the database; LIVE does not: restarting a server does not restore it.
 READY = "palimpsest.ready"
 LIVE = "palimpsest.live"
+
+
+class _WithoutHeaders(logging.Filter):
+    """Drops gRPC's lines about headers that are not UTF-8: they have the header, or a token."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a line is logged."""
+        return not str(record.msg).startswith("Invalid encoding")
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_WithoutHeaders())
 
 
 def _options(limits: Limits) -> Sequence[tuple[str, int]]:

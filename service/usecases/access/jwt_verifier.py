@@ -122,7 +122,10 @@ def _invalid(cause: str, said: str) -> Unauthenticated:
 def _expired(token: str) -> Unauthenticated:
     """Returns the error of a token whose signature is valid, and which has expired."""
     claims = jwt.decode(token, options={"verify_signature": False})
-    expired_at = timestamp(datetime.fromtimestamp(int(claims["exp"]), UTC))
+    try:
+        expired_at = timestamp(datetime.fromtimestamp(int(claims["exp"]), UTC))
+    except (OverflowError, ValueError, OSError):
+        return _invalid("malformed", "its `exp` is no time")
     return Unauthenticated(
         Reason.CREDENTIALS_EXPIRED,
         f"the token expired at {expired_at}: get another one from the issuer",

@@ -109,6 +109,7 @@ async def test_scopes_with_a_prefix_and_another_claim(issuer: Issuer, database: 
         ({"exp": None}, INVALID, "malformed"),
         ({"exp": "soon"}, INVALID, "malformed"),
         ({"exp": float("inf")}, INVALID, "malformed"),
+        ({"exp": -(10**30)}, INVALID, "malformed"),
         ({"exp": 1e300, "nbf": 1e300}, INVALID, "not_yet_valid"),
         ({"nbf": int(time.time()) + 600}, INVALID, "not_yet_valid"),
         ({"iat": int(time.time()) + 600}, INVALID, "not_yet_valid"),
