@@ -43,8 +43,8 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     group = new_group("Access: tenants, keys, and what was done.")
     group.command()(bootstrap)
-    tenants = "Tenants: create, list, show, suspend, resume."
-    add_group(group, "tenant", tenants, create, list_, show_, suspend, resume)
+    tenants = "Tenants: create, list, show, suspend, resume, delete."
+    add_group(group, "tenant", tenants, create, list_, show_, suspend, resume, delete)
     keys = new_group("Keys: create, list, rotate, revoke.")
     audit.add_named(keys, create=create_key, list=list_keys, rotate=rotate_key, revoke=revoke_key)
     group.add_typer(keys, name="key")
@@ -152,6 +152,25 @@ async def resume(client: Client, tenant: TenantId, as_json: Json = False) -> Non
         tenant, suspended=False, request_id=new_request_id()
     )
     _show_tenant(changed, as_json)
+
+
+async def delete(
+    client: Client,
+    tenant: TenantId,
+    confirm: Annotated[
+        str, typer.Option("--yes-delete", help="The tenant's id again: nothing is restored.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why, for the receipt; no personal data.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Delete a tenant with all that it has, for good."""
+    if confirm != tenant:
+        raise CommandError("--yes-delete: give the tenant's id again")
+    made = await client.access.delete_tenant(tenant, reason=reason, request_id=new_request_id())
+    if as_json:
+        show_json(plain_json(made))
+    else:
+        show(f"deleted; its receipt: erasure receipt {made.id} --tenant {made.tenant_uid}")
 
 
 async def create_key(

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from palimpsest import Client
+from service.cli.access import OfTenant
 from service.cli.app import SettingsPath, new_group
+from service.cli.audit import add_named
 from service.cli.command import Json
 from service.cli.deployment import DataDir
-from service.cli.output import CommandError, say, show, show_json
+from service.cli.output import CommandError, say, show, show_json, show_list
 from service.cli.run import read_config
 
 if TYPE_CHECKING:
@@ -29,8 +32,39 @@ MAX_SHOWN = 20
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     group = new_group("Erasures: what was deleted for good, its receipts, and their proof.")
+    add_named(group, list=list_erasures, receipt=give_receipt)
     group.command()(verify)
     app.add_typer(group, name="erasure")
+
+
+async def list_erasures(client: Client, tenant: OfTenant = "", as_json: Json = False) -> None:
+    """List what was deleted for good, from the oldest."""
+    await show_list(
+        client.access.erasures(tenant=tenant),
+        lambda one: [
+            (
+                one.id,
+                one.kind,
+                f"{one.requested_at:%Y-%m-%d %H:%M:%S}",
+                one.principal,
+                "done" if one.completed_at else "removing",
+                f"{sum(one.removed.values()):,}",
+            )
+        ],
+        ("erasure", "kind", "time (UTC)", "by", "state", ">rows"),
+        as_json=as_json,
+    )
+
+
+async def give_receipt(
+    client: Client,
+    erasure: Annotated[str, typer.Argument(help="The erasure's id: `erasure list` has it.")],
+    tenant: OfTenant = "",
+) -> None:
+    """Print the receipt of an erasure, for `palimpsest erasure verify`."""
+    receipt = await client.access.erasure_receipt(erasure, tenant=tenant)
+    # As it was signed: no line of it is wrapped or styled.
+    print(receipt.json, end="")
 
 
 def verify(

@@ -16,7 +16,14 @@ CLIENTS = frozenset(
 )
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', what `up` passes to its processes, and the fault hook of our tests.
-OTHERS = CLIENTS | {"CONFIG", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD", "FAULTS"}
+OTHERS = CLIENTS | {
+    "SUPERUSER_DATABASE_URL",
+    "CONFIG",
+    "PG_BIN_DIR",
+    "VALKEY_BIN",
+    "PARENT_FD",
+    "FAULTS",
+}
 #: How much of an unknown name is compared.
 MAX_COMPARED_CHARACTERS = 80
 #: The beginning of our tests' variables.

@@ -17,8 +17,7 @@ from storage.log import deleting
 _BY_SERVICE = ErasureRequest(principal="service", reason="its tenant was deleted")
 
 _DELETE = """
-UPDATE tenant SET deleted_at = now(), suspended_at = coalesce(suspended_at, now()),
-    display_name = ''
+UPDATE tenant SET deleted_at = now(), suspended_at = now(), display_name = ''
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
 """
 _REVOKE = """

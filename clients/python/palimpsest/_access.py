@@ -122,6 +122,49 @@ class AuditHead:
     digest: bytes
 
 
+#: What an erasure removed; "chunks" is their content.
+ErasureKind = Literal["session", "memory", "chunks", "tenant", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErasureInfo:
+    """A deletion for good: ids and counts, no text."""
+
+    id: str
+    kind: ErasureKind
+    #: The service's own ids of the session, and of the memory or redaction; empty for a tenant.
+    session_uid: str
+    item_uid: str
+    #: As in AuditEvent.
+    principal: str
+    reason: str
+    requested_at: datetime
+    #: None: rows are still being removed.
+    completed_at: datetime | None
+    #: When the erasure journal had it on disk.
+    journalled_at: datetime | None
+    #: Whether a restored database repeated it.
+    replayed: bool
+    #: Rows by table; `table.column` where rows stay without that content.
+    removed: Mapping[str, int]
+    tenant_uid: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErasureReceipt:
+    """What proves an erasure: `palimpsest erasure verify` checks it."""
+
+    #: The receipt as JSON, with its signature.
+    json: str
+    #: The tenant's Ed25519 key, which never changes.
+    public_key: bytes
+
+
+def erasure(message: pb.Erasure) -> ErasureInfo:
+    """Returns an erasure."""
+    return value_of(ErasureInfo, message, removed=dict(message.removed))
+
+
 def tenant(message: pb.Tenant) -> TenantInfo:
     """Returns a tenant."""
     return value_of(TenantInfo, message)

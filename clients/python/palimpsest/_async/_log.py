@@ -119,12 +119,15 @@ class SessionLog(Resource):
         method = self._connection.sessions.UpdateSession
         return value_of(SessionInfo, await self._connection.call(method, request, retry=again))
 
-    async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
+    async def delete(
+        self, *, missing_ok: bool = False, reason: str = "", request_id: str = ""
+    ) -> None:
         """Deletes the session. See `Client.delete_session`."""
         request = message_of(
             session_service_pb2.DeleteSessionRequest,
             session=self.id,
             allow_missing=missing_ok,
+            reason=reason,
             request_id=request_id,
         )
         # A second try would find nothing.

@@ -155,13 +155,15 @@ class Memory(MemoryHistory):
         method = self._connection.memories.UpdateMemory
         return memory(await self._connection.call(method, request, retry=retry))
 
-    async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
+    async def delete(
+        self, *, missing_ok: bool = False, reason: str = "", request_id: str = ""
+    ) -> None:
         """Deletes the memory with its history; the log and the answers stay.
 
-        Raises NotFound unless `missing_ok`.
+        `reason` is kept in the record of the erasure. Raises NotFound unless `missing_ok`.
         """
         request = memory_service_pb2.DeleteMemoryRequest(
-            **self._named, allow_missing=missing_ok, request_id=request_id
+            **self._named, allow_missing=missing_ok, reason=reason, request_id=request_id
         )
         # A repeated one would find nothing to delete.
         retry = missing_ok or bool(request_id)

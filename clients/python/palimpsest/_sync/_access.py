@@ -11,11 +11,14 @@ from palimpsest._access import (
     AuditEvent,
     AuditHead,
     CreatedApiKey,
+    ErasureInfo,
+    ErasureReceipt,
     Scope,
     TenantInfo,
     api_key,
     audit_event,
     created,
+    erasure,
     tenant,
 )
 from palimpsest._convert import message_of
@@ -155,6 +158,33 @@ class Access:
             request_id=request_id,
         )
         return api_key(self._connection.call(self._stub.RevokeApiKey, request))
+
+    def delete_tenant(self, id: str, *, reason: str = "", request_id: str = "") -> ErasureInfo:
+        """Deletes a tenant with all that it has; workers remove the rows.
+
+        Its erasures and its audit log stay, under its `tenant_uid`. Raises NotFound,
+        PermissionDenied, and FailedPrecondition for the default and the system tenant.
+        """
+        request = access_service_pb2.DeleteTenantRequest(
+            tenant=id, reason=reason, request_id=request_id
+        )
+        method = self._stub.DeleteTenant
+        # A repeated one would find nothing to delete.
+        return erasure(self._connection.call(method, request, retry=bool(request_id)))
+
+    def erasures(self, *, tenant: str = "") -> Iterator[ErasureInfo]:
+        """Yields what was deleted for good, from the oldest."""
+        request = message_of(access_service_pb2.ListErasuresRequest, tenant=tenant, page_size=1000)
+        return self._connection.all_of(self._stub.ListErasures, request, "erasures", erasure)
+
+    def erasure_receipt(self, id: str, *, tenant: str = "") -> ErasureReceipt:
+        """Returns the receipt of an erasure.
+
+        Raises NotFound, and FailedPrecondition until the last row is removed.
+        """
+        request = message_of(access_service_pb2.GetErasureReceiptRequest, tenant=tenant, erasure=id)
+        found = self._connection.call(self._stub.GetErasureReceipt, request)
+        return ErasureReceipt(json=found.json, public_key=found.public_key)
 
     def audit_events(
         self,
