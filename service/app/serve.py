@@ -48,6 +48,7 @@ from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.operations.importing import Importer
+from service.usecases.operations.redacting import Redactor
 from service.usecases.operations.storage_usage import StorageUsage
 from service.usecases.prism.schemas import Schemas
 from service.usecases.search.consistent import ConsistentSearch
@@ -102,6 +103,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             lambda spec: facts(spec.model or config.model),
         )
         deleter = Deleter(database, wake_ups, journal)
+        most = config.limits.max_redacted_chunks
+        redactor = Redactor(database, wake_ups, keys.token, max_chunks=most, journal=journal)
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
         models = AllowedModels(config)
@@ -129,6 +132,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 sessions=SessionService(
                     database,
                     deleter,
+                    redactor,
                     search,
                     Recaller(database, search, memories, keys.token, config),
                     MemorySearch(database, searcher, memories, keys.token),

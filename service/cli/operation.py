@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from palimpsest import Client, GeneratedSchema, MemoryInfo, Operation, OperationInfo
+from palimpsest import Client, GeneratedSchema, MemoryInfo, Operation, OperationInfo, Redaction
 from service.cli.command import DAY, Json, Limit, OnlyMemory, add_group
 from service.cli.output import (
     CommandError,
+    counted,
     error_json,
     first,
     plain_json,
@@ -37,7 +38,7 @@ async def list_(
     session: Annotated[str, typer.Option("--session", "-s", help="Only this session.")] = "",
     memory: OnlyMemory = "",
     kind: Annotated[
-        Literal["rebuild", "consolidation", "schema", "seal"] | None,
+        Literal["rebuild", "consolidation", "schema", "seal", "redaction"] | None,
         typer.Option(help="Only those of this kind."),
     ] = None,
     state: Annotated[
@@ -106,6 +107,10 @@ def _show_result(info: OperationInfo[Any]) -> None:
         case GeneratedSchema():
             # As it is: neither markup nor wrapped.
             print(info.result.schema_source, end="", flush=True)
+        case Redaction():
+            show(f"{counted(info.result.chunks, 'chunk')} redacted")
+            for table, count in sorted(info.result.removed.items()):
+                show(f"{count:>9,} {table}")
 
 
 async def cancel(client: Client, operation: OperationArgument, as_json: Json = False) -> None:

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from google.protobuf import empty_pb2
 
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
+from service.domain.access.identity import LOCAL, current_principal
+from service.domain.log.erasures import ErasureRequest
 from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
 from service.domain.values.memory_specs import DefaultMemory
@@ -15,6 +17,7 @@ from service.domain.values.reasons import Reason
 from service.rpc import appends, transfers
 from service.rpc.convert import chunks as convert_chunks
 from service.rpc.convert import common
+from service.rpc.convert import redactions as convert_redactions
 from service.rpc.convert import search as convert_search
 from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
@@ -28,6 +31,7 @@ from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.importing import Importer
+from service.usecases.operations.redacting import Redactor
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
@@ -41,6 +45,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self,
         database: Database,
         deleter: Deleter,
+        redactor: Redactor,
         search: ConsistentSearch,
         recaller: Recaller,
         memory_search: MemorySearch,
@@ -60,6 +65,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         """
         self._database = database
         self._deleter = deleter
+        self._redactor = redactor
         self._search = search
         self._recaller = recaller
         self._memory_search = memory_search
@@ -160,6 +166,17 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         async with aclosing(said) as running:
             async for one in running:
                 yield one
+
+    async def RedactChunks(  # noqa: N802
+        self, request: session_service_pb2.RedactChunksRequest, context: Context
+    ) -> session_service_pb2.RedactChunksResponse:
+        """Removes the content of chunks, and everything derived from it."""
+        redacted = self._redactor.redact(
+            current_tenant(),
+            convert_redactions.request(request),
+            ErasureRequest(principal=current_principal(LOCAL), reason=request.reason),
+        )
+        return await reply(redacted, convert_redactions.response)
 
     async def SearchChunks(  # noqa: N802
         self, request: session_service_pb2.SearchChunksRequest, context: Context
@@ -288,7 +305,10 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             max_bytes=self._pages.max_bytes,
             wanted=convert_chunks.chunk_filter(request.filter, self._limits),
         )
-        chunks = fitting([convert_chunks.chunk(one) for one in page.chunks], self._pages.max_bytes)
+        chunks = fitting(
+            [convert_chunks.chunk(one, page.redactions) for one in page.chunks],
+            self._pages.max_bytes,
+        )
         following = page.next_position
         if len(chunks) < len(page.chunks):
             following = chunks[-1].position + 1

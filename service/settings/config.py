@@ -126,6 +126,8 @@ class Limits(BaseModel):
     max_batch_chunks: Count = 256
     #: Content of a batch, in bytes.
     max_batch_bytes: Count = 1024 * 1024
+    #: Chunks that one call redacts.
+    max_redacted_chunks: Count = 10_000
     #: Unacked chunks of a stream.
     credit_chunks: Count = 1024
     #: Unacked bytes of a stream.

@@ -212,11 +212,13 @@ _COLUMNS = {
 
 _OF_CALL = _COLUMNS.keys() & Call.__dataclass_fields__.keys()
 
-#: Distinguishes a call from one of a deleted session of the same name.
-_MADE_FOR = {"incarnation": "integer"}
+#: Distinguishes a call from one of a deleted session of the same name, and from one of a claim
+#: that may have read what was redacted since.
+_MADE_FOR = {"incarnation": "integer", "epoch": "bigint"}
 
-#: Written for a call whose session, memory or answer is gone: it was paid for, and its reply is not
-#: read. Such calls have keys of their own, which belong to no prompt.
+#: Written for a call whose session, memory or answer is gone, or whose memory was redacted: it was
+#: paid for, and its reply is not read. Such calls have keys of their own, which belong to no
+#: prompt.
 _LATE = {
     "session_key": "CASE WHEN has_session THEN session_key ELSE %(costs)s::uuid END",
     "key": "uuid_send(call_id)",
@@ -226,10 +228,9 @@ _LATE = {
     "failure": "CASE WHEN failure IS NOT NULL THEN '' END",
     "said": "NULL",
 }
+_IS_KEPT = "has_session AND has_memory AND has_answer AND is_kept"
 _WRITTEN = ", ".join(
-    f"CASE WHEN has_session AND has_memory AND has_answer THEN {name} ELSE {_LATE[name]} END"
-    if name in _LATE
-    else name
+    f"CASE WHEN {_IS_KEPT} THEN {name} ELSE {_LATE[name]} END" if name in _LATE else name
     for name in _COLUMNS
 )
 
@@ -247,6 +248,10 @@ WITH live AS MATERIALIZED (
         w.memory_id IS NULL OR EXISTS (SELECT FROM memory m
             WHERE m.session_key = w.session_key AND m.memory_id = w.memory_id
         ) AS has_memory,
+        NOT EXISTS (SELECT FROM memory m
+            WHERE m.session_key = w.session_key AND m.memory_id = w.memory_id
+                AND w.epoch <= m.redacted_epoch
+        ) AS is_kept,
         CASE WHEN w.occasion ~ '^answer:[0-9a-f-]{{36}}$' THEN EXISTS (SELECT FROM answer a
             WHERE a.session_key = w.session_key
                 AND a.answer_id = substr(w.occasion, 8)::uuid
@@ -410,6 +415,7 @@ def _call_row(tenant_id: UUID, one: CallOutcome) -> tuple[object, ...]:
         "ended": None if call.reply is None else call.end.value,
         "said": call.said or None,
         "incarnation": scope.incarnation,
+        "epoch": scope.epoch,
     }
     return tuple(values[name] for name in (*_COLUMNS, *_MADE_FOR))
 

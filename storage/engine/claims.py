@@ -64,6 +64,7 @@ class Claim:
             memory_id=self.memory_id,
             occasion=occasion,
             incarnation=self.incarnation,
+            epoch=self.epoch,
         )
 
 

@@ -81,6 +81,22 @@ def costs_key(tenant_id: UUID) -> UUID:
     return key_of(tenant_id, "")
 
 
+async def begin(tx: Transaction, session_key: UUID, item_id: UUID) -> None:
+    """Begins a removal: from now on rows of the session may be deleted."""
+    values = {"session": session_key, "item": item_id, "tenant": tx.tenant_id}
+    await tx.execute(_ADD, values, prepare=None)
+
+
+async def take(tx: Transaction, session_key: UUID, item_id: UUID) -> bool:
+    """Takes a removal to the end of the transaction; False where another worker has it."""
+    return bool(await tx.fetch(_TAKE, {"session": session_key, "item": item_id}))
+
+
+async def end(tx: Transaction, session_key: UUID, item_id: UUID) -> None:
+    """Ends a removal."""
+    await tx.execute(_END, {"session": session_key, "item": item_id}, prepare=None)
+
+
 async def lock_session(tx: Transaction, session_key: UUID) -> bool:
     """Waits for all transactions that add rows to a session; False when there is none.
 
@@ -152,7 +168,7 @@ async def delete_memory(
     return True
 
 
-_ANSWER_PARTS = ("answer_text", "trajectory_event", "answer_rating", "answer")
+ANSWER_PARTS = ("answer_text", "trajectory_event", "answer_rating", "answer")
 
 #: Calls keep their figures and lose their texts, so that none is replayed.
 BLANK_CALLS = """
@@ -187,7 +203,7 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
     values["memories"] = [one for one in found[0] if one is not None]
     parts = (
         f"DELETE FROM {table} WHERE session_key = %(session)s AND answer_id = %(item)s"  # noqa: S608 - a name from above
-        for table in _ANSWER_PARTS
+        for table in ANSWER_PARTS
     )
     # Rows may be deleted while a removal is under way.
     blank = BLANK_CALLS.format(more="", which=_OF_ANSWER)
@@ -214,7 +230,7 @@ _OF_SESSION = (
     "session_import",
     "session_export",
     "imported_usage",
-    *_ANSWER_PARTS,
+    *ANSWER_PARTS,
     "schema_draft",
     "operation",
     *_OF_MEMORIES,

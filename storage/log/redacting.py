@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from service.domain.log.erasures import hmac_blocks
 from service.domain.log.redactions import Redaction, RedactionCause
 from storage.engine.database import Transaction
+from storage.log import erasures
 from storage.log.chunks import CONTENT_BYTES
 
 #: Returns the keyed digest of a digest.
@@ -18,15 +20,19 @@ Keyed = Callable[[bytes], bytes]
 
 #: Waits for all transactions that add rows to the session, and keeps others out until the end.
 _LOCK = "SELECT true FROM session WHERE session_key = %(session)s FOR UPDATE"
-_DIGESTS = """
-SELECT position, digest, created_at FROM chunk
+_DIGESTS = f"""
+SELECT position, digest, created_at,
+    {erasures.digests_of(("text", "observation", "thought", "action"))} AS texts
+FROM chunk
 WHERE session_key = %(session)s AND position = ANY(%(positions)s::bigint[])
     AND redaction_id IS NULL
 ORDER BY position
-"""
+"""  # noqa: S608 - all of it is ours
 _ADD = """
-INSERT INTO redaction (session_key, redaction_id, tenant_id, cause, principal, reason, chunks)
-VALUES (%(session)s, %(redaction)s, %(tenant)s, %(cause)s, %(principal)s, %(reason)s, %(chunks)s)
+INSERT INTO redaction (session_key, redaction_id, tenant_id, cause, principal, reason, chunks,
+    positions, since)
+VALUES (%(session)s, %(redaction)s, %(tenant)s, %(cause)s, %(principal)s, %(reason)s, %(chunks)s,
+    %(positions)s, %(since)s)
 """
 _METADATA_BYTES = """(SELECT coalesce(sum(octet_length(p.key) + octet_length(p.value)), 0)
     FROM jsonb_each_text(coalesce(c.metadata, '{}')) AS p)"""
@@ -80,8 +86,10 @@ class RedactedChunks:
 
     #: In ascending order; without those that were tombstones already.
     positions: Sequence[int]
-    #: When the first of them was committed; None without any. What is older holds nothing of them.
-    since: datetime | None
+    #: When the first of them was committed; None without any. What is older has nothing of them.
+    since: datetime | None = None
+    #: Keyed digests of their texts, for the record of the erasure.
+    digests: bytes = b""
 
 
 async def redact(
@@ -108,21 +116,24 @@ async def redact(
         "principal": principal,
         "reason": reason,
     }
+    values["inner"], values["outer"] = hmac_blocks((await erasures.keys(tx)).digest)
     _, found = await tx.pipeline((_LOCK, _DIGESTS), values)
+    digests = b"".join(bytes(row[3]) for row in found)
     values["positions"] = made = [row[0] for row in found]
     ((size,),) = await tx.fetch(_SIZE, values, prepare=False)
     values |= {
         "digests": [keyed(bytes(row[1])) for row in found],
         "chunks": len(made),
         "bytes": size,
+        "since": min((row[2] for row in found), default=None),
     }
     await tx.pipeline((_ADD, _BLANK, _COUNT_BYTES, _UNLIST_WORDS), values)
     if not made:
-        return RedactedChunks(positions=(), since=None)
+        return RedactedChunks(positions=())
     await tx.execute(_DROP_VECTORS, values, prepare=False)
     await _key_requests(tx, values, keyed)
     tx.changed.add(session_key)
-    return RedactedChunks(positions=made, since=min(row[2] for row in found))
+    return RedactedChunks(positions=made, since=min(row[2] for row in found), digests=digests)
 
 
 async def _key_requests(tx: Transaction, values: Mapping[str, object], keyed: Keyed) -> None:
@@ -143,8 +154,8 @@ async def _key_requests(tx: Transaction, values: Mapping[str, object], keyed: Ke
 
 
 _GET = """
-SELECT redaction_id, cause, principal, reason, chunks, created_at FROM redaction
-WHERE session_key = %(session)s AND redaction_id = ANY(%(ids)s::uuid[])
+SELECT session_key, redaction_id, cause, principal, reason, chunks, created_at, removed
+FROM redaction WHERE session_key = %(session)s AND redaction_id = ANY(%(ids)s::uuid[])
 """
 
 

@@ -16,6 +16,7 @@ from service.domain.memories.long_operations import (
     OperationKind,
     OperationState,
     OperationTarget,
+    RedactionFacts,
 )
 from service.domain.memories.specs import SPECS
 from storage.engine.database import Transaction
@@ -37,7 +38,8 @@ SELECT o.session_key, o.operation_id, s.name, o.kind, o.memory_id, o.memory_name
     CASE WHEN m.ready_at > now() THEN coalesce(m.held_reason, m.waiting_cause) END,
     l.from_position + 1, l.cause,
     d.status, d.failure, d.attempts > 0 OR d.waiting_cause IS NOT NULL,
-    CASE WHEN d.ready_at > now() THEN d.waiting_cause END
+    CASE WHEN d.ready_at > now() THEN d.waiting_cause END,
+    x.chunks, x.ended_at IS NOT NULL
 FROM operation o
 JOIN session s ON s.session_key = o.session_key
 LEFT JOIN memory m ON m.session_key = o.session_key AND m.memory_id = o.memory_id
@@ -45,6 +47,7 @@ LEFT JOIN memory m ON m.session_key = o.session_key AND m.memory_id = o.memory_i
 LEFT JOIN dead_letter l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
     AND l.resolution IS NULL
 LEFT JOIN schema_draft d ON d.session_key = o.session_key AND d.draft_id = o.operation_id
+LEFT JOIN redaction x ON x.session_key = o.session_key AND x.redaction_id = o.operation_id
 """
 _GET = f"{_SELECT} WHERE o.session_key = %(session)s AND o.operation_id = %(operation)s"
 _NEWEST = f"""
@@ -163,7 +166,7 @@ async def move_goal(tx: Transaction, id: OperationId, goal: int) -> None:
 def _operation(row: Sequence[Any]) -> Operation:
     session_key, operation_id, session, kind, memory_id, memory, goal = row[:7]
     created_at, ended, error, ended_at = row[7:11]
-    facts: OperationTarget | DraftFacts | None = None
+    facts: OperationTarget | DraftFacts | RedactionFacts | None = None
     if row[11] is not None:
         memory_kind, revision, applied, is_idle, consolidate, is_sealed = row[11:17]
         blocked, position, cause = row[17:20]
@@ -178,8 +181,10 @@ def _operation(row: Sequence[Any]) -> Operation:
             stall=None if position is None else (position, cause),
         )
     elif row[20] is not None:
-        status, failure, has_begun, blocked = row[20:]
+        status, failure, has_begun, blocked = row[20:24]
         facts = DraftFacts(status=status, failure=failure, has_begun=has_begun, blocked=blocked)
+    elif row[24] is not None:
+        facts = RedactionFacts(chunks=row[24], is_done=row[25])
     return Operation(
         id=OperationId(session_key=session_key, operation_id=operation_id),
         session=session,

@@ -110,7 +110,7 @@ async def write_block(
     values = {
         "session": session_key,
         "tenant": tx.tenant_id,
-        "lock": int.from_bytes(session_key.bytes[:8], signed=True),
+        "lock": _lock_of(session_key),
         "after": after_position,
         "indexed": indexed_position,
         "chunks": BLOCK_CHUNKS,
@@ -129,6 +129,56 @@ async def write_block(
         return None
     await tx.execute(_WRITE, values, prepare=None)
     return int(fitting)
+
+
+_FIND_BLOCKS = """
+SELECT first_position, last_position FROM posting_block b
+WHERE b.session_key = %(session)s AND EXISTS (
+    SELECT FROM unnest(%(positions)s::bigint[]) AS p (position)
+    WHERE p.position BETWEEN b.first_position AND b.last_position)
+ORDER BY last_position
+"""
+_DROP = """
+WITH lists AS (
+    DELETE FROM posting_list WHERE session_key = %(session)s AND last_position = %(last)s
+)
+SELECT pg_advisory_xact_lock(%(lock)s)
+"""
+_DROP_BLOCK = (
+    "DELETE FROM posting_block WHERE session_key = %(session)s AND last_position = %(last)s"
+)
+
+
+async def find_blocks(
+    tx: Transaction, session_key: UUID, positions: Sequence[int]
+) -> Sequence[tuple[int, int]]:
+    """Returns first and last position of each block that has one of these chunks."""
+    values = {"session": session_key, "positions": list(positions)}
+    rows = await tx.fetch(_FIND_BLOCKS, values, prepare=False)
+    return [(first, last) for first, last in rows]
+
+
+async def rewrite_block(tx: Transaction, session_key: UUID, first: int, last: int) -> None:
+    """Writes the lists of a block again, from the words that its chunks have now.
+
+    The caller has rows of the session in `removal`.
+    """
+    values = {
+        "session": session_key,
+        "tenant": tx.tenant_id,
+        "lock": _lock_of(session_key),
+        "own": OWN_HOLDERS,
+        "first": first,
+        "last": last,
+    }
+    await tx.fetch(_DROP, values, prepare=None)
+    await tx.execute(_DROP_BLOCK, values, prepare=None)
+    await tx.execute(_BLOCK, values, prepare=None)
+    await tx.execute(_WRITE, values, prepare=None)
+
+
+def _lock_of(session_key: UUID) -> int:
+    return int.from_bytes(session_key.bytes[:8], signed=True)
 
 
 def is_due(after_position: int, indexed_position: int, before: int | None = None) -> bool:

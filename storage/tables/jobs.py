@@ -287,10 +287,13 @@ operation = Table(
     PrimaryKeyConstraint("session_key", "operation_id", name="operation_pkey"),
     of_session("operation_session_fkey", ondelete="CASCADE"),
     CheckConstraint(
-        "kind IN ('rebuild', 'consolidation', 'schema', 'seal')", name="operation_kind"
+        "kind IN ('rebuild', 'consolidation', 'schema', 'seal', 'redaction')",
+        name="operation_kind",
     ),
     CheckConstraint("state IN ('done', 'failed', 'cancelled')", name="operation_state"),
-    CheckConstraint("(kind = 'schema') = (memory_id IS NULL)", name="operation_memory"),
+    CheckConstraint(
+        "(kind IN ('schema', 'redaction')) = (memory_id IS NULL)", name="operation_memory"
+    ),
     CheckConstraint("(state IS NULL) = (ended_at IS NULL)", name="operation_end"),
     CheckConstraint("(state = 'failed') IS TRUE = (error IS NOT NULL)", name="operation_error"),
     # A memory is consolidated by one operation at a time.

@@ -1,6 +1,7 @@
 """Tables of the deployment, tenants, sessions and their logs, requests, removals and traces."""
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -250,6 +251,14 @@ redaction = Table(
     # The number of its tombstones.
     count("chunks"),
     created(),
+    # Its tombstones, until everything derived from them is removed.
+    Column("positions", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    # When the first of them was committed: what is older was not derived from them.
+    Column("since", DateTime(timezone=True)),
+    # Rows that were removed, by table; `table.column` where rows stay.
+    Column("removed", JSONB, nullable=False, server_default=text("'{}'")),
+    # When nothing derived from them was left.
+    Column("ended_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "redaction_id", name="redaction_pkey"),
     of_session("redaction_session_fkey", ondelete="CASCADE"),
     CheckConstraint("cause IN ('redacted', 'expired')", name="redaction_cause"),

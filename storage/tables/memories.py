@@ -76,6 +76,8 @@ memory = Table(
     # The revision that the entries in memory_entry are of. The release before does not write it:
     # workers write the entries that are missing.
     Column("entry_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Calls of claims up to this epoch may have read what was redacted: their replies are not kept.
+    Column("redacted_epoch", BigInteger, nullable=False, server_default=text("0")),
     # Set when it is deleted: row-level security hides it until its rows are removed.
     Column("deleted_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
@@ -167,7 +169,7 @@ revision = Table(
     ),
     CheckConstraint(
         "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema',"
-        " 'build', 'seal', 'episode')",
+        " 'build', 'seal', 'episode', 'redaction')",
         name="revision_kind",
     ),
     CheckConstraint(

@@ -45,6 +45,7 @@ from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.importing import Importer
+from service.usecases.operations.redacting import Redactor
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.memories import MemorySearch
 from service.usecases.search.recall import Recaller
@@ -303,6 +304,7 @@ async def _serve(url: str) -> None:
     service = SessionService(
         database,
         Deleter(database, wake_ups),
+        Redactor(database, wake_ups, b"key", max_chunks=1),
         search,
         Recaller(database, search, memories, b"key", Config()),
         MemorySearch(database, searcher, memories, b"key"),

@@ -55,6 +55,7 @@ from palimpsest._memories import (
     MemoryStatus,
 )
 from palimpsest._operations import (
+    Forgotten,
     GeneratedSchema,
     OperationInfo,
     OperationKind,
@@ -169,6 +170,8 @@ from palimpsest._values_log import (
     ChunkKind,
     ChunkLabels,
     DefaultMemory,
+    Redaction,
+    RedactionCause,
     Remembered,
     Retention,
     SessionInfo,
@@ -235,6 +238,7 @@ __all__ = [
     "FailedPrecondition",
     "Flushed",
     "Folded",
+    "Forgotten",
     "FoundChunk",
     "FoundEntry",
     "GeneratedSchema",
@@ -280,6 +284,8 @@ __all__ = [
     "RecalledMemory",
     "RecalledPart",
     "RecalledSection",
+    "Redaction",
+    "RedactionCause",
     "Rejection",
     "Rememberable",
     "Remembered",

@@ -26,6 +26,7 @@ RevisionKind = Literal[
     "build",
     "seal",
     "episode",
+    "redaction",
     "unknown",
 ]
 

@@ -14,16 +14,18 @@ from palimpsest._memories import memory as memory_info
 from palimpsest._schemas import schema_fields
 from palimpsest._specs import state_spec, tree_spec
 from palimpsest._spend import Usage
-from palimpsest._values_common import OperationState
+from palimpsest._values_common import OperationState, PositionRange
+from palimpsest._values_log import Redaction
 from palimpsest.v1 import (
     memories_pb2,
     memory_service_pb2,
     operation_service_pb2,
     operations_pb2,
+    session_service_pb2,
 )
 
 #: What an operation does; "unknown" only where the service is newer.
-OperationKind = Literal["rebuild", "consolidation", "schema", "seal", "unknown"]
+OperationKind = Literal["rebuild", "consolidation", "schema", "seal", "redaction", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,7 @@ class GeneratedSchema:
 
 
 #: What an operation results in.
-OperationResult = MemoryInfo | GeneratedSchema
+OperationResult = MemoryInfo | GeneratedSchema | Redaction
 Result = TypeVar("Result", bound=OperationResult)
 
 
@@ -84,6 +86,25 @@ class OperationInfo(Generic[Result]):
     ended_at: datetime | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forgotten:
+    """Which chunks were redacted, or would be."""
+
+    chunks: int
+    #: In order.
+    positions: tuple[PositionRange, ...]
+    #: The removal of what was derived from them; None of a dry run, and without chunks.
+    operation: OperationInfo[Redaction] | None
+
+
+def forgotten(message: session_service_pb2.RedactChunksResponse) -> Forgotten:
+    """Returns which chunks were redacted."""
+    has_operation = message.HasField("operation")
+    return value_of(
+        Forgotten, message, operation=operation(message.operation) if has_operation else None
+    )
+
+
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
     """Returns an operation."""
     return value_of(OperationInfo, message, result=_result(message))
@@ -95,6 +116,8 @@ def _result(message: operations_pb2.Operation) -> Any:
             return memory_info(message.memory_result)
         case "schema_result":
             return value_of(GeneratedSchema, message.schema_result)
+        case "redaction_result":
+            return value_of(Redaction, message.redaction_result)
     return None
 
 

@@ -9,6 +9,8 @@ from palimpsest._values_common import PositionRange
 
 ChunkKind = Literal["text", "message", "agent_step"]
 DefaultMemory = Literal["none", "general"]
+#: Why content was removed; "unknown" only where the service is newer.
+RedactionCause = Literal["redacted", "expired", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +68,25 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Redaction:
+    """A removal of the content of chunks."""
+
+    #: For `Client.operation`; empty: it is of no operation.
+    operation: str
+    #: "redacted": `Session.forget`; "expired": a policy of retention.
+    cause: RedactionCause
+    #: Which credentials requested it. This and all that follows is empty in searches.
+    principal: str
+    reason: str
+    #: How many chunks it redacted.
+    chunks: int
+    #: None: not given.
+    redacted_at: datetime | None
+    #: Rows that were removed with the chunks, by table; empty but in operations.
+    removed: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
     """A chunk, of the log or to be appended. Parts that its kind does not have are empty."""
 
@@ -93,6 +114,8 @@ class Chunk:
     producer_sequence: int = 0
     #: When it was committed; None: it is of no log.
     created_at: datetime | None = None
+    #: Why it is empty: its content was removed. None: it has its content.
+    redaction: Redaction | None = None
 
     @property
     def step_parts(self) -> tuple[tuple[str, str], ...]:

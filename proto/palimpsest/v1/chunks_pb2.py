@@ -29,7 +29,7 @@ from palimpsest.v1 import common_pb2 as palimpsest_dot_v1_dot_common__pb2
 from palimpsest.v1 import rules_pb2 as palimpsest_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/chunks.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x19palimpsest/v1/rules.proto\"\x8d\x06\n\x05\x43hunk\x12\x16\n\x08position\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1b\n\x04text\x18\x02 \x01(\tB\x0b\xe2\x41\x01\x01\xbaH\x04r\x02\x10\x01H\x00\x12\x35\n\x07message\x18\x03 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageB\x04\xe2\x41\x01\x01H\x00\x12:\n\nagent_step\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.Chunk.AgentStepB\x04\xe2\x41\x01\x01H\x00\x12Q\n\x08metadata\x18\x05 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x1b\xe2\x41\x01\x01\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x12\x1f\n\x06thread\x18\x06 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1f\n\x06source\x18\x07 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x35\n\x0boccurred_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01\x12\x34\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12&\n\x11producer_sequence\x18\n \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00\x12\x19\n\x0bproducer_id\x18\x0b \x01(\tB\x04\xe2\x41\x01\x03\x12\x1e\n\x06\x64igest\x18\x0c \x01(\x0c\x42\x0e\xe2\x41\x01\x04\xbaH\x07z\x02h \xd8\x01\x01\x1a\x41\n\x07Message\x12\x1c\n\x04role\x18\x01 \x01(\tB\x0e\xe2\x41\x01\x02\xbaH\x07r\x02\x18@\xc8\x01\x01\x12\x18\n\x04text\x18\x02 \x01(\tB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x1aq\n\tAgentStep\x12\x19\n\x0bobservation\x18\x01 \x01(\tB\x04\xe2\x41\x01\x01\x12\x15\n\x07thought\x18\x02 \x01(\tB\x04\xe2\x41\x01\x01\x12\x14\n\x06\x61\x63tion\x18\x03 \x01(\tB\x04\xe2\x41\x01\x01\x12\x1c\n\x0eobserved_first\x18\x04 \x01(\x08\x42\x04\xe2\x41\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xe5\x03\n\x0b\x43hunkFilter\x12\x35\n\tpositions\x18\x01 \x01(\x0b\x32\x1c.palimpsest.v1.PositionRangeB\x04\xe2\x41\x01\x01\x12/\n\x07\x63reated\x18\x02 \x01(\x0b\x32\x18.palimpsest.v1.TimeRangeB\x04\xe2\x41\x01\x01\x12\x30\n\x08occurred\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.TimeRangeB\x04\xe2\x41\x01\x01\x12@\n\x05kinds\x18\x04 \x03(\x0e\x32\x18.palimpsest.v1.ChunkKindB\x17\xe2\x41\x01\x01\xbaH\x10\x92\x01\r\x10\x03\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00\x12&\n\x07threads\x18\x05 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12/\n\x10\x65xcluded_threads\x18\x06 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12&\n\x07sources\x18\x07 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12H\n\x08metadata\x18\x08 \x03(\x0b\x32(.palimpsest.v1.ChunkFilter.MetadataEntryB\x0c\xe2\x41\x01\x01\xbaH\x05\x9a\x01\x02\x10\x10\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*o\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43HUNK_KIND_TEXT\x10\x01\x12\x16\n\x12\x43HUNK_KIND_MESSAGE\x10\x02\x12\x19\n\x15\x43HUNK_KIND_AGENT_STEP\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/chunks.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x19palimpsest/v1/rules.proto\"\xc0\x06\n\x05\x43hunk\x12\x16\n\x08position\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1b\n\x04text\x18\x02 \x01(\tB\x0b\xe2\x41\x01\x01\xbaH\x04r\x02\x10\x01H\x00\x12\x35\n\x07message\x18\x03 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageB\x04\xe2\x41\x01\x01H\x00\x12:\n\nagent_step\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.Chunk.AgentStepB\x04\xe2\x41\x01\x01H\x00\x12Q\n\x08metadata\x18\x05 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x1b\xe2\x41\x01\x01\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x12\x1f\n\x06thread\x18\x06 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1f\n\x06source\x18\x07 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x35\n\x0boccurred_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x01\x12\x34\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12&\n\x11producer_sequence\x18\n \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00\x12\x19\n\x0bproducer_id\x18\x0b \x01(\tB\x04\xe2\x41\x01\x03\x12\x1e\n\x06\x64igest\x18\x0c \x01(\x0c\x42\x0e\xe2\x41\x01\x04\xbaH\x07z\x02h \xd8\x01\x01\x12\x31\n\tredaction\x18\r \x01(\x0b\x32\x18.palimpsest.v1.RedactionB\x04\xe2\x41\x01\x03\x1a\x41\n\x07Message\x12\x1c\n\x04role\x18\x01 \x01(\tB\x0e\xe2\x41\x01\x02\xbaH\x07r\x02\x18@\xc8\x01\x01\x12\x18\n\x04text\x18\x02 \x01(\tB\n\xe2\x41\x01\x02\xbaH\x03\xc8\x01\x01\x1aq\n\tAgentStep\x12\x19\n\x0bobservation\x18\x01 \x01(\tB\x04\xe2\x41\x01\x01\x12\x15\n\x07thought\x18\x02 \x01(\tB\x04\xe2\x41\x01\x01\x12\x14\n\x06\x61\x63tion\x18\x03 \x01(\tB\x04\xe2\x41\x01\x01\x12\x1c\n\x0eobserved_first\x18\x04 \x01(\x08\x42\x04\xe2\x41\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\x8a\x03\n\tRedaction\x12\x17\n\toperation\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x33\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x1e.palimpsest.v1.Redaction.CauseB\x04\xe2\x41\x01\x03\x12\x17\n\tprincipal\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06reason\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06\x63hunks\x18\x05 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x35\n\x0bredacted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12<\n\x07removed\x18\x07 \x03(\x0b\x32%.palimpsest.v1.Redaction.RemovedEntryB\x04\xe2\x41\x01\x03\x1a.\n\x0cRemovedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"E\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43\x41USE_REDACTED\x10\x01\x12\x11\n\rCAUSE_EXPIRED\x10\x02\"\xe5\x03\n\x0b\x43hunkFilter\x12\x35\n\tpositions\x18\x01 \x01(\x0b\x32\x1c.palimpsest.v1.PositionRangeB\x04\xe2\x41\x01\x01\x12/\n\x07\x63reated\x18\x02 \x01(\x0b\x32\x18.palimpsest.v1.TimeRangeB\x04\xe2\x41\x01\x01\x12\x30\n\x08occurred\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.TimeRangeB\x04\xe2\x41\x01\x01\x12@\n\x05kinds\x18\x04 \x03(\x0e\x32\x18.palimpsest.v1.ChunkKindB\x17\xe2\x41\x01\x01\xbaH\x10\x92\x01\r\x10\x03\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00\x12&\n\x07threads\x18\x05 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12/\n\x10\x65xcluded_threads\x18\x06 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12&\n\x07sources\x18\x07 \x03(\tB\x15\xe2\x41\x01\x01\xbaH\x0e\x92\x01\x0b\x10@\x18\x01\"\x05r\x03\xc8H\x01\x12H\n\x08metadata\x18\x08 \x03(\x0b\x32(.palimpsest.v1.ChunkFilter.MetadataEntryB\x0c\xe2\x41\x01\x01\xbaH\x05\x9a\x01\x02\x10\x10\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*o\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43HUNK_KIND_TEXT\x10\x01\x12\x16\n\x12\x43HUNK_KIND_MESSAGE\x10\x02\x12\x19\n\x15\x43HUNK_KIND_AGENT_STEP\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -76,6 +76,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK'].fields_by_name['producer_id']._serialized_options = b'\342A\001\003'
   _globals['_CHUNK'].fields_by_name['digest']._loaded_options = None
   _globals['_CHUNK'].fields_by_name['digest']._serialized_options = b'\342A\001\004\272H\007z\002h \330\001\001'
+  _globals['_CHUNK'].fields_by_name['redaction']._loaded_options = None
+  _globals['_CHUNK'].fields_by_name['redaction']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION_REMOVEDENTRY']._loaded_options = None
+  _globals['_REDACTION_REMOVEDENTRY']._serialized_options = b'8\001'
+  _globals['_REDACTION'].fields_by_name['operation']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['operation']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['cause']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['cause']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['principal']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['principal']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['reason']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['reason']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['chunks']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['chunks']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['redacted_at']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['redacted_at']._serialized_options = b'\342A\001\003'
+  _globals['_REDACTION'].fields_by_name['removed']._loaded_options = None
+  _globals['_REDACTION'].fields_by_name['removed']._serialized_options = b'\342A\001\003'
   _globals['_CHUNKFILTER_METADATAENTRY']._loaded_options = None
   _globals['_CHUNKFILTER_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_CHUNKFILTER'].fields_by_name['positions']._loaded_options = None
@@ -94,18 +112,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNKFILTER'].fields_by_name['sources']._serialized_options = b'\342A\001\001\272H\016\222\001\013\020@\030\001\"\005r\003\310H\001'
   _globals['_CHUNKFILTER'].fields_by_name['metadata']._loaded_options = None
   _globals['_CHUNKFILTER'].fields_by_name['metadata']._serialized_options = b'\342A\001\001\272H\005\232\001\002\020\020'
-  _globals['_CHUNKKIND']._serialized_start=1467
-  _globals['_CHUNKKIND']._serialized_end=1578
+  _globals['_CHUNKKIND']._serialized_start=1915
+  _globals['_CHUNKKIND']._serialized_end=2026
   _globals['_CHUNK']._serialized_start=196
-  _globals['_CHUNK']._serialized_end=977
-  _globals['_CHUNK_MESSAGE']._serialized_start=730
-  _globals['_CHUNK_MESSAGE']._serialized_end=795
-  _globals['_CHUNK_AGENTSTEP']._serialized_start=797
-  _globals['_CHUNK_AGENTSTEP']._serialized_end=910
-  _globals['_CHUNK_METADATAENTRY']._serialized_start=912
-  _globals['_CHUNK_METADATAENTRY']._serialized_end=959
-  _globals['_CHUNKFILTER']._serialized_start=980
-  _globals['_CHUNKFILTER']._serialized_end=1465
-  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_start=912
-  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_end=959
+  _globals['_CHUNK']._serialized_end=1028
+  _globals['_CHUNK_MESSAGE']._serialized_start=781
+  _globals['_CHUNK_MESSAGE']._serialized_end=846
+  _globals['_CHUNK_AGENTSTEP']._serialized_start=848
+  _globals['_CHUNK_AGENTSTEP']._serialized_end=961
+  _globals['_CHUNK_METADATAENTRY']._serialized_start=963
+  _globals['_CHUNK_METADATAENTRY']._serialized_end=1010
+  _globals['_REDACTION']._serialized_start=1031
+  _globals['_REDACTION']._serialized_end=1425
+  _globals['_REDACTION_REMOVEDENTRY']._serialized_start=1308
+  _globals['_REDACTION_REMOVEDENTRY']._serialized_end=1354
+  _globals['_REDACTION_CAUSE']._serialized_start=1356
+  _globals['_REDACTION_CAUSE']._serialized_end=1425
+  _globals['_CHUNKFILTER']._serialized_start=1428
+  _globals['_CHUNKFILTER']._serialized_end=1913
+  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_start=963
+  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_end=1010
 # @@protoc_insertion_point(module_scope)

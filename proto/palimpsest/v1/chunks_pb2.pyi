@@ -152,6 +152,7 @@ class Chunk(_message.Message):
     PRODUCER_SEQUENCE_FIELD_NUMBER: _builtins.int
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    REDACTION_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Assigned at the commit: 1, 2, 3 … within the session, without gaps."""
     text: _builtins.str
@@ -199,6 +200,12 @@ class Chunk(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was committed."""
 
+    @_builtins.property
+    def redaction(self) -> Global___Redaction:
+        """Set for a tombstone: its content was removed, and with it `metadata`, `thread`,
+        `source` and `occurred_at`. The field of its kind is set and empty.
+        """
+
     def __init__(
         self,
         *,
@@ -214,16 +221,112 @@ class Chunk(_message.Message):
         producer_sequence: _builtins.int = ...,
         producer_id: _builtins.str = ...,
         digest: _builtins.bytes = ...,
+        redaction: Global___Redaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "message", b"message", "occurred_at", b"occurred_at", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "message", b"message", "occurred_at", b"occurred_at", "redaction", b"redaction", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "digest", b"digest", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "position", b"position", "producer_id", b"producer_id", "producer_sequence", b"producer_sequence", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "digest", b"digest", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "position", b"position", "producer_id", b"producer_id", "producer_sequence", b"producer_sequence", "redaction", b"redaction", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "message", "agent_step"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
 Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
+
+@_typing.final
+class Redaction(_message.Message):
+    """A removal of the content of chunks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Cause:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Redaction._Cause.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CAUSE_UNSPECIFIED: Redaction._Cause.ValueType  # 0
+        """Never sent."""
+        CAUSE_REDACTED: Redaction._Cause.ValueType  # 1
+        """RedactChunks."""
+        CAUSE_EXPIRED: Redaction._Cause.ValueType  # 2
+        """A policy of retention."""
+
+    class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
+        """Why content was removed."""
+
+    CAUSE_UNSPECIFIED: Redaction.Cause.ValueType  # 0
+    """Never sent."""
+    CAUSE_REDACTED: Redaction.Cause.ValueType  # 1
+    """RedactChunks."""
+    CAUSE_EXPIRED: Redaction.Cause.ValueType  # 2
+    """A policy of retention."""
+
+    @_typing.final
+    class RemovedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    REDACTED_AT_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    operation: _builtins.str
+    """The operation that removed what was derived from the chunks; empty: there is none."""
+    cause: Global___Redaction.Cause.ValueType
+    """What caused it. This and all that follows is set by ListChunks and in operations only."""
+    principal: _builtins.str
+    """Which credentials requested it, as in the audit log."""
+    reason: _builtins.str
+    """The client's reason."""
+    chunks: _builtins.int
+    """How many chunks it redacted."""
+    @_builtins.property
+    def redacted_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was requested."""
+
+    @_builtins.property
+    def removed(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Rows that were removed with the chunks, by table; `table.column` where rows stay.
+        In operations only.
+        """
+
+    def __init__(
+        self,
+        *,
+        operation: _builtins.str = ...,
+        cause: Global___Redaction.Cause.ValueType = ...,
+        principal: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        chunks: _builtins.int = ...,
+        redacted_at: _timestamp_pb2.Timestamp | None = ...,
+        removed: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["redacted_at", b"redacted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "chunks", b"chunks", "operation", b"operation", "principal", b"principal", "reason", b"reason", "redacted_at", b"redacted_at", "removed", b"removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Redaction: _TypeAlias = Redaction  # noqa: Y015
 
 @_typing.final
 class ChunkFilter(_message.Message):

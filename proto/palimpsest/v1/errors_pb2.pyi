@@ -330,6 +330,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
     metadata: {}.
     """
+    ERROR_REASON_TOO_MANY_CHUNKS: _ErrorReason.ValueType  # 120
+    """INVALID_ARGUMENT. A call would redact more chunks than one call may. Redact them in
+    several calls, by positions. metadata: {"limit": "10000"}.
+    """
     ERROR_REASON_ERASURE_NOT_FOUND: _ErrorReason.ValueType  # 130
     """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
     ERROR_REASON_ERASURE_NOT_COMPLETE: _ErrorReason.ValueType  # 131
@@ -686,6 +690,10 @@ some. metadata: {"limit": "1000"}.
 ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason.ValueType  # 110
 """UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
 metadata: {}.
+"""
+ERROR_REASON_TOO_MANY_CHUNKS: ErrorReason.ValueType  # 120
+"""INVALID_ARGUMENT. A call would redact more chunks than one call may. Redact them in
+several calls, by positions. metadata: {"limit": "10000"}.
 """
 ERROR_REASON_ERASURE_NOT_FOUND: ErrorReason.ValueType  # 130
 """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""

@@ -84,6 +84,10 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     """A tree was sealed."""
     REVISION_KIND_EPISODE: _RevisionKind.ValueType  # 11
     """Vectors of a state memory were compressed into one of the next level."""
+    REVISION_KIND_REDACTION: _RevisionKind.ValueType  # 12
+    """Chunks were redacted. The last one took the memory back to before it read them; those
+    before it lost their content then, and were something else.
+    """
 
 class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
     """What caused a revision."""
@@ -112,6 +116,10 @@ REVISION_KIND_SEAL: RevisionKind.ValueType  # 10
 """A tree was sealed."""
 REVISION_KIND_EPISODE: RevisionKind.ValueType  # 11
 """Vectors of a state memory were compressed into one of the next level."""
+REVISION_KIND_REDACTION: RevisionKind.ValueType  # 12
+"""Chunks were redacted. The last one took the memory back to before it read them; those
+before it lost their content then, and were something else.
+"""
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final

@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import chunks_pb2 as palimpsest_dot_v1_dot_chunks__pb2
 from palimpsest.v1 import common_pb2 as palimpsest_dot_v1_dot_common__pb2
 from palimpsest.v1 import errors_pb2 as palimpsest_dot_v1_dot_errors__pb2
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epalimpsest/v1/operations.proto\x12\rpalimpsest.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x1apalimpsest/v1/errors.proto\x1a\x1cpalimpsest/v1/memories.proto\"\x92\x07\n\tOperation\x12\x10\n\x02id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.palimpsest.v1.Operation.KindB\x04\xe2\x41\x01\x03\x12\x32\n\x05state\x18\x03 \x01(\x0e\x32\x1d.palimpsest.v1.OperationStateB\x04\xe2\x41\x01\x03\x12\x15\n\x07session\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06memory\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x39\n\x08progress\x18\x06 \x01(\x0b\x32!.palimpsest.v1.Operation.ProgressB\x04\xe2\x41\x01\x03\x12/\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1a.palimpsest.v1.ErrorStatusB\x04\xe2\x41\x01\x03\x12\x34\n\rmemory_result\x18\x08 \x01(\x0b\x32\x15.palimpsest.v1.MemoryB\x04\xe2\x41\x01\x03H\x00\x12>\n\rschema_result\x18\t \x01(\x0b\x32\x1f.palimpsest.v1.Operation.SchemaB\x04\xe2\x41\x01\x03H\x00\x12)\n\x05usage\x18\n \x01(\x0b\x32\x14.palimpsest.v1.UsageB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x32\n\x08\x65nded_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x1an\n\x08Progress\x12\x17\n\tcompleted\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x13\n\x05total\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x34\n\x07\x62locked\x18\x03 \x01(\x0b\x32\x1d.palimpsest.v1.Memory.BlockedB\x04\xe2\x41\x01\x03\x1a\x85\x01\n\x06Schema\x12\x1b\n\rschema_source\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06\x64omain\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\x12\x1b\n\rexample_query\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\x12\x13\n\x05model\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x16\n\x08\x61ttempts\x18\x05 \x01(\x05\x42\x04\xe2\x41\x01\x03\"f\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_REBUILD\x10\x01\x12\x16\n\x12KIND_CONSOLIDATION\x10\x02\x12\x0f\n\x0bKIND_SCHEMA\x10\x03\x12\r\n\tKIND_SEAL\x10\x04\x42\x08\n\x06resultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epalimpsest/v1/operations.proto\x12\rpalimpsest.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/chunks.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x1apalimpsest/v1/errors.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xe2\x07\n\tOperation\x12\x10\n\x02id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.palimpsest.v1.Operation.KindB\x04\xe2\x41\x01\x03\x12\x32\n\x05state\x18\x03 \x01(\x0e\x32\x1d.palimpsest.v1.OperationStateB\x04\xe2\x41\x01\x03\x12\x15\n\x07session\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06memory\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x39\n\x08progress\x18\x06 \x01(\x0b\x32!.palimpsest.v1.Operation.ProgressB\x04\xe2\x41\x01\x03\x12/\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1a.palimpsest.v1.ErrorStatusB\x04\xe2\x41\x01\x03\x12\x34\n\rmemory_result\x18\x08 \x01(\x0b\x32\x15.palimpsest.v1.MemoryB\x04\xe2\x41\x01\x03H\x00\x12>\n\rschema_result\x18\t \x01(\x0b\x32\x1f.palimpsest.v1.Operation.SchemaB\x04\xe2\x41\x01\x03H\x00\x12:\n\x10redaction_result\x18\r \x01(\x0b\x32\x18.palimpsest.v1.RedactionB\x04\xe2\x41\x01\x03H\x00\x12)\n\x05usage\x18\n \x01(\x0b\x32\x14.palimpsest.v1.UsageB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x32\n\x08\x65nded_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x1an\n\x08Progress\x12\x17\n\tcompleted\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x13\n\x05total\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x34\n\x07\x62locked\x18\x03 \x01(\x0b\x32\x1d.palimpsest.v1.Memory.BlockedB\x04\xe2\x41\x01\x03\x1a\x85\x01\n\x06Schema\x12\x1b\n\rschema_source\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06\x64omain\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\x12\x1b\n\rexample_query\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\x12\x13\n\x05model\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x16\n\x08\x61ttempts\x18\x05 \x01(\x05\x42\x04\xe2\x41\x01\x03\"z\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_REBUILD\x10\x01\x12\x16\n\x12KIND_CONSOLIDATION\x10\x02\x12\x0f\n\x0bKIND_SCHEMA\x10\x03\x12\r\n\tKIND_SEAL\x10\x04\x12\x12\n\x0eKIND_REDACTION\x10\x05\x42\x08\n\x06resultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -70,18 +71,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPERATION'].fields_by_name['memory_result']._serialized_options = b'\342A\001\003'
   _globals['_OPERATION'].fields_by_name['schema_result']._loaded_options = None
   _globals['_OPERATION'].fields_by_name['schema_result']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['redaction_result']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['redaction_result']._serialized_options = b'\342A\001\003'
   _globals['_OPERATION'].fields_by_name['usage']._loaded_options = None
   _globals['_OPERATION'].fields_by_name['usage']._serialized_options = b'\342A\001\003'
   _globals['_OPERATION'].fields_by_name['created_at']._loaded_options = None
   _globals['_OPERATION'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
   _globals['_OPERATION'].fields_by_name['ended_at']._loaded_options = None
   _globals['_OPERATION'].fields_by_name['ended_at']._serialized_options = b'\342A\001\003'
-  _globals['_OPERATION']._serialized_start=202
-  _globals['_OPERATION']._serialized_end=1116
-  _globals['_OPERATION_PROGRESS']._serialized_start=756
-  _globals['_OPERATION_PROGRESS']._serialized_end=866
-  _globals['_OPERATION_SCHEMA']._serialized_start=869
-  _globals['_OPERATION_SCHEMA']._serialized_end=1002
-  _globals['_OPERATION_KIND']._serialized_start=1004
-  _globals['_OPERATION_KIND']._serialized_end=1106
+  _globals['_OPERATION']._serialized_start=230
+  _globals['_OPERATION']._serialized_end=1224
+  _globals['_OPERATION_PROGRESS']._serialized_start=844
+  _globals['_OPERATION_PROGRESS']._serialized_end=954
+  _globals['_OPERATION_SCHEMA']._serialized_start=957
+  _globals['_OPERATION_SCHEMA']._serialized_end=1090
+  _globals['_OPERATION_KIND']._serialized_start=1092
+  _globals['_OPERATION_KIND']._serialized_end=1214
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import common_pb2 as _common_pb2
 from palimpsest.v1 import errors_pb2 as _errors_pb2
 from palimpsest.v1 import memories_pb2 as _memories_pb2
@@ -50,6 +51,10 @@ class Operation(_message.Message):
         """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when the model wrote no valid one."""
         KIND_SEAL: Operation._Kind.ValueType  # 4
         """SealTree. DONE when the tree is SEALED, FAILED (MEMORY_STALLED) when it stalls."""
+        KIND_REDACTION: Operation._Kind.ValueType  # 5
+        """RedactChunks. DONE when nothing that was derived from the chunks is left. It cannot
+        be cancelled.
+        """
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """What an operation does."""
@@ -69,6 +74,10 @@ class Operation(_message.Message):
     """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when the model wrote no valid one."""
     KIND_SEAL: Operation.Kind.ValueType  # 4
     """SealTree. DONE when the tree is SEALED, FAILED (MEMORY_STALLED) when it stalls."""
+    KIND_REDACTION: Operation.Kind.ValueType  # 5
+    """RedactChunks. DONE when nothing that was derived from the chunks is left. It cannot
+    be cancelled.
+    """
 
     @_typing.final
     class Progress(_message.Message):
@@ -80,7 +89,9 @@ class Operation(_message.Message):
         TOTAL_FIELD_NUMBER: _builtins.int
         BLOCKED_FIELD_NUMBER: _builtins.int
         completed: _builtins.int
-        """Positions of the log that are read, of `total`; 0 for KIND_SCHEMA."""
+        """Positions of the log that are read, of `total`; 0 for KIND_SCHEMA. Chunks, for
+        KIND_REDACTION.
+        """
         total: _builtins.int
         """Positions to be read."""
         @_builtins.property
@@ -146,6 +157,7 @@ class Operation(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     MEMORY_RESULT_FIELD_NUMBER: _builtins.int
     SCHEMA_RESULT_FIELD_NUMBER: _builtins.int
+    REDACTION_RESULT_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
@@ -158,7 +170,7 @@ class Operation(_message.Message):
     session: _builtins.str
     """The session that it belongs to."""
     memory: _builtins.str
-    """The memory that it changes or builds; empty for KIND_SCHEMA."""
+    """The memory that it changes or builds; empty for KIND_SCHEMA and KIND_REDACTION."""
     @_builtins.property
     def progress(self) -> Global___Operation.Progress:
         """While it is PENDING or RUNNING."""
@@ -169,11 +181,15 @@ class Operation(_message.Message):
 
     @_builtins.property
     def memory_result(self) -> _memories_pb2.Memory:
-        """The memory as it is now, without its value: all kinds but KIND_SCHEMA."""
+        """The memory as it is now, without its value: the other kinds."""
 
     @_builtins.property
     def schema_result(self) -> Global___Operation.Schema:
         """KIND_SCHEMA."""
+
+    @_builtins.property
+    def redaction_result(self) -> _chunks_pb2.Redaction:
+        """KIND_REDACTION."""
 
     @_builtins.property
     def usage(self) -> _common_pb2.Usage:
@@ -201,15 +217,16 @@ class Operation(_message.Message):
         error: _errors_pb2.ErrorStatus | None = ...,
         memory_result: _memories_pb2.Memory | None = ...,
         schema_result: Global___Operation.Schema | None = ...,
+        redaction_result: _chunks_pb2.Redaction | None = ...,
         usage: _common_pb2.Usage | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "memory_result", b"memory_result", "progress", b"progress", "redaction_result", b"redaction_result", "result", b"result", "schema_result", b"schema_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "id", b"id", "kind", b"kind", "memory", b"memory", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result", "session", b"session", "state", b"state", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "id", b"id", "kind", b"kind", "memory", b"memory", "memory_result", b"memory_result", "progress", b"progress", "redaction_result", b"redaction_result", "result", b"result", "schema_result", b"schema_result", "session", b"session", "state", b"state", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["memory_result", "schema_result"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["memory_result", "schema_result", "redaction_result"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

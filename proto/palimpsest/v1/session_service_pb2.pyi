@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import common_pb2 as _common_pb2
+from palimpsest.v1 import operations_pb2 as _operations_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -945,6 +946,123 @@ class ListChunksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListChunksResponse: _TypeAlias = ListChunksResponse  # noqa: Y015
+
+@_typing.final
+class RedactChunksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Positions(_message.Message):
+        """Positions of chunks."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RANGES_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def ranges(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionRange]:
+            """Required. 1 to 1,000 ranges; both ends are included and at least 1."""
+
+        def __init__(
+            self,
+            *,
+            ranges: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    THREAD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    CASE_SENSITIVE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown ids are NOT_FOUND."""
+    thread: _builtins.str
+    """All chunks of a thread."""
+    source: _builtins.str
+    """All chunks of a source."""
+    text: _builtins.str
+    """All chunks that contain this text in any part: text, role, thread, source, a key or
+    value of metadata. Both are compared in Unicode's normal form NFKC, with single
+    blanks. 3 to 1,000 characters.
+    """
+    case_sensitive: _builtins.bool
+    """Optional. The case of `text` counts."""
+    reason: _builtins.str
+    """Optional. Why, in the words of the client; kept with the tombstones and the record of
+    the erasure. It must not repeat what is redacted. At most 500 characters.
+    """
+    validate_only: _builtins.bool
+    """Optional. Only return which chunks would be redacted."""
+    request_id: _builtins.str
+    """Optional. As in CreateSessionRequest."""
+    @_builtins.property
+    def positions(self) -> Global___RedactChunksRequest.Positions:
+        """The chunks at these positions."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        positions: Global___RedactChunksRequest.Positions | None = ...,
+        thread: _builtins.str = ...,
+        source: _builtins.str = ...,
+        text: _builtins.str = ...,
+        case_sensitive: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "selection", b"selection", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["case_sensitive", b"case_sensitive", "positions", b"positions", "reason", b"reason", "request_id", b"request_id", "selection", b"selection", "session", b"session", "source", b"source", "text", b"text", "thread", b"thread", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_selection: _TypeAlias = _typing.Literal["positions", "thread", "source", "text"]  # noqa: Y015
+    _WhichOneofArgType_selection: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_selection) -> _WhichOneofReturnType_selection | None: ...
+
+Global___RedactChunksRequest: _TypeAlias = RedactChunksRequest  # noqa: Y015
+
+@_typing.final
+class RedactChunksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    chunks: _builtins.int
+    """How many chunks are redacted, or would be."""
+    @_builtins.property
+    def operation(self) -> _operations_pb2.Operation:
+        """The removal of what was derived from the chunks. Unset with `validate_only`, and when
+        no chunk is selected.
+        """
+
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionRange]:
+        """Their positions, in order."""
+
+    def __init__(
+        self,
+        *,
+        operation: _operations_pb2.Operation | None = ...,
+        chunks: _builtins.int = ...,
+        positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedactChunksResponse: _TypeAlias = RedactChunksResponse  # noqa: Y015
 
 @_typing.final
 class SearchChunksRequest(_message.Message):

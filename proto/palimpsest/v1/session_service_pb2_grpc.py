@@ -89,6 +89,11 @@ class SessionServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.ListChunksRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ListChunksResponse.FromString,
                 _registered_method=True)
+        self.RedactChunks = channel.unary_unary(
+                '/palimpsest.v1.SessionService/RedactChunks',
+                request_serializer=palimpsest_dot_v1_dot_session__service__pb2.RedactChunksRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_session__service__pb2.RedactChunksResponse.FromString,
+                _registered_method=True)
         self.SearchChunks = channel.unary_unary(
                 '/palimpsest.v1.SessionService/SearchChunks',
                 request_serializer=palimpsest_dot_v1_dot_session__service__pb2.SearchChunksRequest.SerializeToString,
@@ -268,6 +273,24 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RedactChunks(self, request, context):
+        """Redacts chunks: removes their content and everything derived from it. Their positions
+        stay, as tombstones that say when and why (`Chunk.redaction`).
+
+        Guarantees: once the call returns, no read shows the content, or what memories wrote
+        since they first read it: each such memory is back at the revision before, under a new
+        one (REDACTION), and reads the log on from there, which may cost model calls. Answers
+        that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
+        Chunks that are sent again, by sequence or request id, are acked and stay away. The
+        operation is DONE when nothing derived is left in the database.
+        Edits by hand that were made after a memory read the chunks are lost, and earlier ones
+        stay.
+        Safety: writes; idempotent; destructive, and cannot be undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SearchChunks(self, request, context):
         """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
         full-text search, in the session's language) and by meaning (vectors), merged by
@@ -399,6 +422,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.ListChunks,
                     request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.ListChunksRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_session__service__pb2.ListChunksResponse.SerializeToString,
+            ),
+            'RedactChunks': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedactChunks,
+                    request_deserializer=palimpsest_dot_v1_dot_session__service__pb2.RedactChunksRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_session__service__pb2.RedactChunksResponse.SerializeToString,
             ),
             'SearchChunks': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchChunks,
@@ -695,6 +723,33 @@ class SessionService(object):
             '/palimpsest.v1.SessionService/ListChunks',
             palimpsest_dot_v1_dot_session__service__pb2.ListChunksRequest.SerializeToString,
             palimpsest_dot_v1_dot_session__service__pb2.ListChunksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedactChunks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.SessionService/RedactChunks',
+            palimpsest_dot_v1_dot_session__service__pb2.RedactChunksRequest.SerializeToString,
+            palimpsest_dot_v1_dot_session__service__pb2.RedactChunksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -148,6 +148,20 @@ class SessionServiceStub:
     Guarantees: every chunk acked before the call is in it if it matches; complete.
     Safety: reads only.
     """
+    RedactChunks: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.RedactChunksRequest, _session_service_pb2.RedactChunksResponse]
+    """Redacts chunks: removes their content and everything derived from it. Their positions
+    stay, as tombstones that say when and why (`Chunk.redaction`).
+
+    Guarantees: once the call returns, no read shows the content, or what memories wrote
+    since they first read it: each such memory is back at the revision before, under a new
+    one (REDACTION), and reads the log on from there, which may cost model calls. Answers
+    that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
+    Chunks that are sent again, by sequence or request id, are acked and stay away. The
+    operation is DONE when nothing derived is left in the database.
+    Edits by hand that were made after a memory read the chunks are lost, and earlier ones
+    stay.
+    Safety: writes; idempotent; destructive, and cannot be undone.
+    """
     SearchChunks: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]
     """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
     full-text search, in the session's language) and by meaning (vectors), merged by
@@ -330,6 +344,20 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Guarantees: every chunk acked before the call is in it if it matches; complete.
     Safety: reads only.
+    """
+    RedactChunks: _aio.UnaryUnaryMultiCallable[_session_service_pb2.RedactChunksRequest, _session_service_pb2.RedactChunksResponse]  # type: ignore[assignment]
+    """Redacts chunks: removes their content and everything derived from it. Their positions
+    stay, as tombstones that say when and why (`Chunk.redaction`).
+
+    Guarantees: once the call returns, no read shows the content, or what memories wrote
+    since they first read it: each such memory is back at the revision before, under a new
+    one (REDACTION), and reads the log on from there, which may cost model calls. Answers
+    that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
+    Chunks that are sent again, by sequence or request id, are acked and stay away. The
+    operation is DONE when nothing derived is left in the database.
+    Edits by hand that were made after a memory read the chunks are lost, and earlier ones
+    stay.
+    Safety: writes; idempotent; destructive, and cannot be undone.
     """
     SearchChunks: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]  # type: ignore[assignment]
     """Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
@@ -570,6 +598,26 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: every chunk acked before the call is in it if it matches; complete.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def RedactChunks(
+        self,
+        request: _session_service_pb2.RedactChunksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.RedactChunksResponse, _abc.Awaitable[_session_service_pb2.RedactChunksResponse]]:
+        """Redacts chunks: removes their content and everything derived from it. Their positions
+        stay, as tombstones that say when and why (`Chunk.redaction`).
+
+        Guarantees: once the call returns, no read shows the content, or what memories wrote
+        since they first read it: each such memory is back at the revision before, under a new
+        one (REDACTION), and reads the log on from there, which may cost model calls. Answers
+        that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
+        Chunks that are sent again, by sequence or request id, are acked and stay away. The
+        operation is DONE when nothing derived is left in the database.
+        Edits by hand that were made after a memory read the chunks are lost, and earlier ones
+        stay.
+        Safety: writes; idempotent; destructive, and cannot be undone.
         """
 
     @_abc_1.abstractmethod

@@ -39,6 +39,7 @@ class AuditAction(StrEnum):
     MEMORY_EDIT = "memory.edit"
     MEMORY_ROLLBACK = "memory.rollback"
     ANSWER_DELETE = "answer.delete"
+    CHUNKS_REDACT = "chunks.redact"
     BUDGET_SET = "budget.set"
     BUDGET_DELETE = "budget.delete"
 

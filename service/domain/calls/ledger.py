@@ -24,6 +24,9 @@ class CallScope:
     #: The session's: what was begun for one that was deleted is not made for its successor.
     #: None: of whatever session has the key.
     incarnation: int | None = None
+    #: The epoch of the memory's claim: the reply is not kept where the memory was redacted since.
+    #: None: no claim makes the call.
+    epoch: int | None = None
 
     @property
     def owner_id(self) -> UUID:

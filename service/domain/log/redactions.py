@@ -1,7 +1,8 @@
 """Describes removals of the content of chunks, and recognizes repeats of it by keyed digests."""
 
 import hmac
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -23,6 +24,7 @@ class RedactionCause(StrEnum):
 class Redaction:
     """A removal of the content of chunks, whose positions stay."""
 
+    session_key: UUID
     redaction_id: UUID
     cause: RedactionCause
     #: The identity that requested it.
@@ -32,6 +34,8 @@ class Redaction:
     #: The number of its tombstones.
     chunks: int
     created_at: datetime
+    #: Rows that were removed with the chunks, by table; `table.column` where rows stay.
+    removed: Mapping[str, int] = field(default_factory=dict)
 
 
 def keyed_digest(key: bytes, tenant_id: UUID, digest: bytes) -> bytes:

@@ -21,6 +21,7 @@ class OperationKind(StrEnum):
     CONSOLIDATION = "consolidation"
     SCHEMA = "schema"
     SEAL = "seal"
+    REDACTION = "redaction"
 
 
 class OperationState(StrEnum):
@@ -103,6 +104,15 @@ class DraftFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RedactionFacts:
+    """How far the removal of what was derived from redacted chunks is."""
+
+    #: The number of tombstones, which have no content from the beginning.
+    chunks: int
+    is_done: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
     """An operation as it is stored, and what it works on."""
 
@@ -118,7 +128,7 @@ class Operation:
     error: OperationError | None
     ended_at: datetime | None
     #: None when it is deleted.
-    facts: OperationTarget | DraftFacts | None
+    facts: OperationTarget | DraftFacts | RedactionFacts | None
 
     @property
     def state(self) -> OperationState:
@@ -130,6 +140,8 @@ class Operation:
                 return OperationState.CANCELLED
             case DraftFacts():
                 return _state_of_draft(self.facts)
+            case RedactionFacts():
+                return OperationState.DONE if self.facts.is_done else OperationState.RUNNING
             case OperationTarget():
                 return self._state_of_memory(self.facts)
 

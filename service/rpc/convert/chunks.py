@@ -1,15 +1,19 @@
 """Converts chunks, and filters of chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal
+from uuid import UUID
 
 from palimpsest.v1 import chunks_pb2, common_pb2
 from service.domain.log.appending import SubmittedChunk
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.log.redactions import Redaction, RedactionCause
+from service.domain.memories.long_operations import OperationId
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import moment, write_timestamp
+from service.rpc.convert.common import moment, numbers_of, write_timestamp
 from service.settings.config import Limits
 from service.usecases.log.chunk_filter import ChunkFilter
 
@@ -25,6 +29,7 @@ _KIND_OF_CONTENT = {
     "message": ChunkKind.MESSAGE,
     "agent_step": ChunkKind.STEP,
 }
+_CAUSES = numbers_of(RedactionCause, chunks_pb2.Redaction.Cause, "CAUSE_")
 _FILTERED_IDS = ("threads", "excluded_threads", "sources")
 
 
@@ -126,11 +131,38 @@ def content(message: chunks_pb2.Chunk) -> Chunk:
     )
 
 
-def chunk(logged: LoggedChunk) -> chunks_pb2.Chunk:
-    """Returns a chunk of the log."""
+def chunk(
+    logged: LoggedChunk, redactions: Mapping[UUID, Redaction] = MappingProxyType({})
+) -> chunks_pb2.Chunk:
+    """Returns a chunk of the log; a tombstone with its redaction, where that is given."""
     message = chunks_pb2.Chunk()
     write_chunk(logged, message)
+    if logged.redaction_id is not None and logged.redaction_id in redactions:
+        write_redaction(redactions[logged.redaction_id], message.redaction)
     return message
+
+
+def write_redaction(redaction: Redaction, message: chunks_pb2.Redaction) -> None:
+    """Writes a redaction into a message, but for what was removed."""
+    if redaction.cause is RedactionCause.REDACTED:
+        key, number = redaction.session_key, redaction.redaction_id
+        message.operation = str(OperationId(session_key=key, operation_id=number))
+    message.cause = _CAUSES[redaction.cause]
+    message.principal = redaction.principal
+    message.reason = redaction.reason
+    message.chunks = redaction.chunks
+    write_timestamp(redaction.created_at, message.redacted_at)
+
+
+def ranges_of(positions: Sequence[int]) -> Sequence[common_pb2.PositionRange]:
+    """Returns positions in ascending order as ranges."""
+    found: list[common_pb2.PositionRange] = []
+    for position in positions:
+        if found and found[-1].last == position - 1:
+            found[-1].last = position
+        else:
+            found.append(common_pb2.PositionRange(first=position, last=position))
+    return found
 
 
 def write_chunk(logged: LoggedChunk, message: chunks_pb2.Chunk) -> None:
@@ -140,6 +172,8 @@ def write_chunk(logged: LoggedChunk, message: chunks_pb2.Chunk) -> None:
     message.producer_sequence = logged.producer_sequence
     write_timestamp(logged.created_at, message.created_at)
     held = logged.chunk
+    if logged.redaction_id is not None:
+        message.redaction.SetInParent()
     if held.metadata:
         message.metadata.update(held.metadata)
     if held.has_heading():

@@ -8,16 +8,19 @@ import grpc
 
 from palimpsest.v1 import common_pb2, errors_pb2, memory_service_pb2, operation_service_pb2
 from palimpsest.v1.operations_pb2 import Operation as OperationMessage
+from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import (
     ENDED,
     Operation,
     OperationKind,
     OperationState,
     OperationTarget,
+    RedactionFacts,
 )
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.convert import memories, specs
+from service.rpc.convert.chunks import write_redaction
 from service.rpc.convert.common import numbers_of, usage, write_timestamp
 from service.usecases.memories.long_operations import FoundOperation, OperationFilter
 from storage.memories.memories import StoredMemory
@@ -55,6 +58,9 @@ def operation(found: FoundOperation) -> OperationMessage:
             message.memory_result.CopyFrom(memories.memory(found.result))
         case StoredSchemaDraft():
             message.schema_result.CopyFrom(_schema(found.result))
+        case Redaction():
+            write_redaction(found.result, message.redaction_result)
+            message.redaction_result.removed.update(found.result.removed)
     return message
 
 
@@ -75,6 +81,10 @@ def _progress(known: Operation) -> OperationMessage.Progress:
     if isinstance(known.facts, OperationTarget):
         message.completed = min(known.facts.applied_position, known.goal)
         message.total = known.goal
+    if isinstance(known.facts, RedactionFacts):
+        # Their content is gone from the beginning; what was derived from them follows.
+        message.total = known.facts.chunks
+        return message
     if known.facts.blocked:
         message.blocked.cause = known.facts.blocked
     return message

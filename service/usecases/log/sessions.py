@@ -1,10 +1,11 @@
 """Creates, reads and lists sessions, and reads their logs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
+from service.domain.log.redactions import Redaction
 from service.domain.operations.retention import NO_POLICY, Retention
 from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput
 from service.domain.values.memory_specs import DefaultMemory
@@ -14,7 +15,7 @@ from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import being_deleted, session_not_found
 from storage.engine.database import Database
-from storage.log import deleting, retention_turns, sessions
+from storage.log import deleting, redacting, retention_turns, sessions
 from storage.log import pages as log_pages
 from storage.log.sessions import StoredSession
 
@@ -28,6 +29,8 @@ class ChunkPage:
     head: int
     #: Where the next page begins; 0 on the last.
     next_position: int
+    #: The redactions of those that are tombstones, by their ids.
+    redactions: Mapping[UUID, Redaction] = field(default_factory=dict)
 
 
 async def create(
@@ -155,4 +158,6 @@ async def read_chunks(
             found = pages.get(after, ())
             last = found[-1].position if found else 0
             following = last + 1 if 0 < last < within.to_position else 0
-    return ChunkPage(chunks=found, head=stored.head, next_position=following)
+        ids = {one.redaction_id for one in found if one.redaction_id is not None}
+        redactions = await redacting.read_redactions(tx, key, list(ids)) if ids else {}
+    return ChunkPage(chunks=found, head=stored.head, next_position=following, redactions=redactions)

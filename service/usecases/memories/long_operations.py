@@ -1,5 +1,6 @@
 """Reads, lists, awaits and cancels long operations."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from service.domain.access.identity import may_use_session
+from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import (
     ENDED,
     Operation,
@@ -27,7 +29,7 @@ from storage.calls.calls import UsageLine
 from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
-from storage.log import deleting, sessions
+from storage.log import deleting, redacting, sessions
 from storage.memories import flushing, job_results, long_operations, memories, revisions
 from storage.memories.long_operations import PageCursor
 from storage.memories.memories import StoredMemory
@@ -37,6 +39,8 @@ from storage.tree import trees
 
 #: How often a schema that is waited for is read, for its cost and for why it waits.
 DRAFT_SECONDS = 2.0
+#: The same of a redaction, which takes moments as a rule.
+REDACTION_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +48,7 @@ class FoundOperation:
     """An operation and, once it is done, what it resulted in."""
 
     operation: Operation
-    result: StoredMemory | StoredSchemaDraft | None = None
+    result: StoredMemory | StoredSchemaDraft | Redaction | None = None
     #: What it cost by now, of a schema.
     usage: tuple[UsageLine, ...] = ()
 
@@ -138,6 +142,12 @@ class LongOperations:
         """Yields when what an operation works on may have changed, until the deadline."""
         key = operation.id.session_key
         deleted = _not_found(str(operation.id))
+        if operation.kind is OperationKind.REDACTION:
+            now = asyncio.get_running_loop().time
+            while deadline is None or now() < deadline:
+                await asyncio.sleep(REDACTION_SECONDS)
+                yield
+            return
         if operation.memory_id is None:
             item = WorkItem(
                 kind=WorkKind.SCHEMA,
@@ -196,12 +206,15 @@ async def find(tx: Transaction, id: OperationId) -> FoundOperation:
     if operation is None:
         raise _not_found(str(id))
     usage: Sequence[UsageLine] = ()
-    result: StoredMemory | StoredSchemaDraft | None = None
+    result: StoredMemory | StoredSchemaDraft | Redaction | None = None
     if operation.kind is OperationKind.SCHEMA:
         occasion = schema_drafts.occasion(id.operation_id)
         usage = (await calls.usage_of(tx, id.session_key, [occasion])).get(occasion, ())
     if operation.state is OperationState.DONE:
-        if operation.memory_id is None:
+        if operation.kind is OperationKind.REDACTION:
+            found = await redacting.read_redactions(tx, id.session_key, [id.operation_id])
+            result = found.get(id.operation_id)
+        elif operation.memory_id is None:
             result = await schema_drafts.get(tx, id.session_key, id.operation_id)
         elif operation.facts is not None:
             result = await memories.get(tx, id.session_key, operation.memory_id)
@@ -321,6 +334,9 @@ async def _cancel(tx: Transaction, operation: Operation) -> UUID | None:
                 await trees.cancel_seal(tx, held)
             else:
                 await flushing.cancel_consolidation(tx, held)
+        case OperationKind.REDACTION:
+            # What is removed stays removed.
+            return None
         case OperationKind.SCHEMA:
             if not await job_results.store(
                 tx,

@@ -21,12 +21,14 @@ from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
+from service.usecases.operations.redacting import remove_redacted
 from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.engine.tasks import begin_part
 from storage.log import deleting, erasures
 from storage.log.deleting import Removal
-from storage.operations import imports
+from storage.operations import derived, imports
+from storage.operations.derived import RedactionRemoval
 from storage.operations.exports import exports_of
 
 #: Rows of one transaction of a removal.
@@ -169,10 +171,19 @@ class Remover:
         Returns 0 when its turn ends, or `stop` is set, before that. Raises StorageError.
         """
         until = asyncio.get_running_loop().time() + self._drain_seconds
-        removal: Removal | None = Removal(session_key=item.session_key, item_id=item.item_id)
+        remove_some, removal = await self._begun(item)
         while removal is not None and not removal.is_done:
             if asyncio.get_running_loop().time() > until or (stop is not None and stop.is_set()):
                 return 0.0
             begin_part(stop)
-            removal = await _remove_some(self._database, item.tenant_id, removal)
+            removal = await remove_some(self._database, item.tenant_id, removal)
         return None
+
+    async def _begun(self, item: WorkItem) -> tuple[Any, Removal | RedactionRemoval | None]:
+        """Returns how a removal goes on: of redacted chunks, or of what was deleted."""
+        async with self._database.transaction(item.tenant_id, name="removal") as tx:
+            is_redaction = await derived.is_open(tx, item.session_key, item.item_id)
+        if is_redaction:
+            redaction = RedactionRemoval(session_key=item.session_key, redaction_id=item.item_id)
+            return remove_redacted, redaction
+        return _remove_some, Removal(session_key=item.session_key, item_id=item.item_id)

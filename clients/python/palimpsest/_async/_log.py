@@ -16,6 +16,7 @@ from palimpsest._convert_chunks import (
     may_be_stored,
 )
 from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError, reworded
+from palimpsest._operations import Forgotten, forgotten
 from palimpsest._search import (
     MemorySearchResult,
     SearchIndex,
@@ -37,6 +38,8 @@ from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
+#: The ends of a range, as the service names them.
+_ENDS = ("first", "last")
 
 
 class SessionLog(Resource):
@@ -328,6 +331,56 @@ class SessionLog(Resource):
         method = self._connection.sessions.SearchMemories
         response = await self._connection.call(method, request, timeout=timeout)
         return memory_search_result(response)
+
+    async def forget(
+        self,
+        *,
+        positions: Collection[int | tuple[int, int]] = (),
+        thread: str = "",
+        source: str = "",
+        text: str = "",
+        case_sensitive: bool = False,
+        reason: str = "",
+        dry_run: bool = False,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> Forgotten:
+        """Removes the content of chunks, and everything derived from it, for good.
+
+            forgotten = await session.forget(text="+1 555 0100", reason="asked for by the user")
+
+        Exactly one of `positions` (single ones, or first and last), `thread`, `source` and `text`
+        says which. A `text` means all chunks that contain it, in any part and any case unless
+        `case_sensitive`. Positions stay, as tombstones with `Chunk.redaction`. Memories go back
+        to before they read the chunks, and read the log on from there.
+
+        With `dry_run` nothing is removed. `reason` must not repeat what is to be forgotten.
+        `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
+
+        Raises NotFound, InvalidArgument (TOO_MANY_CHUNKS), ValueError.
+        """
+        if sum(map(bool, (positions, thread, source, text))) != 1:
+            raise ValueError("exactly one of positions, thread, source and text says which chunks")
+        ranges = [
+            dict.fromkeys(_ENDS, one)
+            if isinstance(one, int)
+            else dict(zip(_ENDS, one, strict=True))
+            for one in positions
+        ]
+        request = message_of(
+            session_service_pb2.RedactChunksRequest,
+            session=self.id,
+            positions={"ranges": ranges} if ranges else None,
+            thread=thread or None,
+            source=source or None,
+            text=text or None,
+            case_sensitive=case_sensitive,
+            reason=reason,
+            validate_only=dry_run,
+            request_id=request_id,
+        )
+        method = self._connection.sessions.RedactChunks
+        return forgotten(await self._connection.call(method, request, timeout=timeout))
 
     async def search_index(self) -> SearchIndex:
         """Returns how much of the log has words and vectors in the index. Raises NotFound."""

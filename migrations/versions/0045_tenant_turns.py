@@ -3,14 +3,14 @@
 `claim_work` replaces `take_work`, which stays for the workers of the release before. Both wait for
 the same lock.
 
-Revision: 0044
-After: 0043
+Revision: 0045
+After: 0044
 """
 
 from alembic import op
 
-revision = "0044"
-down_revision = "0043"
+revision = "0045"
+down_revision = "0044"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,77 @@
+"""`palimpsest forget`: removes chunks' content, and everything derived from it."""
+
+from typing import Annotated
+
+import typer
+
+from palimpsest import Forgotten, Session
+from service.cli.command import Json, command, new_request_id
+from service.cli.files import read_text
+from service.cli.output import CommandError, counted, plain_json, say, show, show_json
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "forget", forget)
+
+
+async def forget(
+    session: Session,
+    positions: Annotated[
+        list[str] | None,
+        typer.Option("--position", metavar="N[-M]", help="A chunk, or a range; may be repeated."),
+    ] = None,
+    thread: Annotated[str, typer.Option(help="All chunks of a thread.")] = "",
+    source: Annotated[str, typer.Option(help="All chunks of a source.")] = "",
+    text: Annotated[
+        str, typer.Option(help="All chunks that contain this text; - reads standard input.")
+    ] = "",
+    case_sensitive: Annotated[
+        bool, typer.Option("--case-sensitive", help="The case of the text counts.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(help="Why; it is kept, and must not repeat what is forgotten.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show which chunks it would remove.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the content of chunks, and everything derived from it, for good.
+
+    Positions stay. Memories go back to before they read the chunks, and read the log on from
+    there, which may cost model calls. Answers that may rest on the chunks are deleted.
+    """
+    if sum(map(bool, (positions, thread, source, text))) != 1:
+        raise CommandError("give one of --position, --thread, --source and --text")
+    found = await session.forget(
+        positions=[_range(one) for one in positions or ()],
+        thread=thread,
+        source=source,
+        text=read_text("-").strip() if text == "-" else text,
+        case_sensitive=case_sensitive,
+        reason=reason,
+        dry_run=dry_run,
+        request_id="" if dry_run else new_request_id(),
+    )
+    if as_json:
+        show_json(plain_json(found))
+        return
+    _show(found, dry_run=dry_run)
+
+
+def _show(found: Forgotten, *, dry_run: bool) -> None:
+    for one in found.positions:
+        show(f"{one.first}" if one.first == one.last else f"{one.first}-{one.last}")
+    say(f"{counted(found.chunks, 'chunk')} {'would be' if dry_run else 'are'} redacted")
+    if found.operation is not None and found.operation.state != "done":
+        say(f"palimpsest operation wait {found.operation.id} waits for what was derived")
+
+
+def _range(given: str) -> tuple[int, int]:
+    """Returns the positions of `7` or `7-9`. Raises CommandError."""
+    first, dash, last = given.partition("-")
+    ends = (first, last if dash else first)
+    if not all(one.isascii() and one.isdecimal() and len(one) <= 18 for one in ends):
+        raise CommandError(f"--position: {given[:40]!r} is no position, and no range such as 7-9")
+    return int(ends[0]), int(ends[1])

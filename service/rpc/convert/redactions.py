@@ -1,0 +1,32 @@
+"""Converts requests to redact chunks, and their results."""
+
+from palimpsest.v1 import session_service_pb2
+from service.rpc.convert import operations
+from service.rpc.convert.chunks import ranges_of
+from service.usecases.operations.redacting import RedactionRequest, RedactionResult
+from storage.log.selecting import Selection
+
+
+def request(message: session_service_pb2.RedactChunksRequest) -> RedactionRequest:
+    """Returns which chunks a client wants to have redacted."""
+    return RedactionRequest(
+        session=message.session,
+        selection=Selection(
+            ranges=[(one.first, one.last) for one in message.positions.ranges],
+            thread=message.thread,
+            source=message.source,
+            text=message.text,
+            is_exact=message.case_sensitive,
+        ),
+        validate_only=message.validate_only,
+    )
+
+
+def response(result: RedactionResult) -> session_service_pb2.RedactChunksResponse:
+    """Returns which chunks were redacted, or would be."""
+    message = session_service_pb2.RedactChunksResponse(
+        chunks=len(result.positions), positions=ranges_of(result.positions)
+    )
+    if result.operation is not None:
+        message.operation.CopyFrom(operations.operation(result.operation))
+    return message

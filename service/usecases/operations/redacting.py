@@ -1,0 +1,252 @@
+"""Redacts chunks: removes their content, and everything that was derived from it.
+
+The first transaction removes what clients can read: the content of the chunks, what memories
+have written since they read them, and answers. Memories read the log again from there. What is
+left, texts of calls and lists of words, is removed in batches, by this process or by workers.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import UUID, uuid4
+
+from service.domain.access.audit import AuditAction, AuditEntry
+from service.domain.log.erasures import BY_SERVICE, ErasureKind, ErasureRequest
+from service.domain.log.matching import contains, normalized
+from service.domain.log.redactions import RedactionCause, keyed_digest
+from service.domain.memories.long_operations import OperationId, OperationKind
+from service.domain.prism.spec import PrismSpec
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.llm.offloading import beside
+from service.usecases.log.idempotency import store_result, tried_again
+from service.usecases.log.lookup import session_not_found
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories import long_operations
+from service.usecases.memories.long_operations import FoundOperation
+from service.usecases.operations.erasure_journal import ErasureJournal
+from storage.access import audit
+from storage.engine.database import Database, Transaction
+from storage.log import deleting, erasures, redacting, selecting, sessions
+from storage.log.redacting import RedactedChunks
+from storage.log.selecting import Selection
+from storage.memories import memories, rewinding
+from storage.memories.rewinding import TouchedMemory
+from storage.operations import derived
+from storage.operations.derived import RedactionRemoval
+from storage.prism import states
+
+#: Calls of one transaction of a removal.
+BATCH_ROWS = 2000
+#: Transactions that a call adds to its own before it leaves the rest to workers.
+OWN_BATCHES = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedactionRequest:
+    """What a client wants to have redacted."""
+
+    session: str
+    selection: Selection
+    #: Only says which chunks it would redact.
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedactionResult:
+    """Which chunks a redaction removed, or would remove."""
+
+    #: In ascending order; without those that were redacted before.
+    positions: Sequence[int]
+    #: The removal of what was derived from them; None when there is nothing to do.
+    operation: FoundOperation | None = None
+
+
+class Redactor:
+    """Redacts the chunks that clients name, in one server process."""
+
+    def __init__(
+        self,
+        database: Database,
+        wake_ups: WakeUps,
+        token_key: bytes,
+        *,
+        max_chunks: int,
+        journal: ErasureJournal | None = None,
+    ) -> None:
+        """`max_chunks`: what one call may redact."""
+        self._database = database
+        self._wake_ups = wake_ups
+        self._token_key = token_key
+        self._max_chunks = max_chunks
+        self._journal = journal or ErasureJournal(database, None)
+
+    async def redact(
+        self, tenant_id: UUID, wanted: RedactionRequest, request: ErasureRequest = BY_SERVICE
+    ) -> RedactionResult:
+        """Redacts chunks. Raises NotFound, InvalidInput (too many)."""
+        key = session_key(tenant_id, wanted.session)
+        # The log may be long, and appends do not wait while it is searched.
+        found, searched = await self._found(tenant_id, wanted)
+        redaction_id = uuid4()
+
+        async def run(tx: Transaction) -> RedactionResult:
+            if not await deleting.lock_session(tx, key):
+                raise session_not_found(wanted.session)
+            newer = await _select(tx, key, wanted.selection, searched, self._max_chunks)
+            positions = self._checked([*found, *newer])
+            if wanted.validate_only or not positions:
+                return await store_result(tx, RedactionResult(positions=positions))
+            return await self._run(tx, wanted, positions, redaction_id, request)
+
+        result = await tried_again(self._database, tenant_id, run, name="redact")
+        if result.operation is None:
+            return result
+        await self._finish(tenant_id, key, redaction_id)
+        await self._journal.keep(tenant_id)
+        async with self._database.transaction(tenant_id, name="operations") as tx:
+            operation = await long_operations.find(tx, result.operation.operation.id)
+        return replace(result, operation=operation)
+
+    async def _found(self, tenant_id: UUID, wanted: RedactionRequest) -> tuple[list[int], int]:
+        """Searches the log as it is; returns the chunks that are wanted, and the head."""
+        key, found, after = session_key(tenant_id, wanted.session), list[int](), 0
+        async with self._database.transaction(tenant_id, name="redact.select") as tx:
+            stored = await sessions.get(tx, key)
+        if stored is None:
+            raise session_not_found(wanted.session)
+        while after < stored.head:
+            async with self._database.transaction(tenant_id, name="redact.select") as tx:
+                page, after = await selecting.select(
+                    tx, key, wanted.selection, after=after, upto=stored.head
+                )
+            found += await beside(_matching, wanted.selection, page)
+            self._checked(found)
+        return found, stored.head
+
+    def _checked(self, positions: Sequence[int]) -> Sequence[int]:
+        if len(positions) > self._max_chunks:
+            raise InvalidInput(
+                Reason.TOO_MANY_CHUNKS,
+                f"more than {self._max_chunks} chunks are selected; redact them in several calls,"
+                " by positions",
+                {"limit": self._max_chunks},
+                field="selection",
+            )
+        return positions
+
+    async def _run(
+        self,
+        tx: Transaction,
+        wanted: RedactionRequest,
+        positions: Sequence[int],
+        redaction_id: UUID,
+        request: ErasureRequest,
+    ) -> RedactionResult:
+        key = session_key(tx.tenant_id, wanted.session)
+        await deleting.begin(tx, key, redaction_id)
+        redacted = await redacting.redact(
+            tx,
+            key,
+            redaction_id,
+            positions,
+            partial(keyed_digest, self._token_key, tx.tenant_id),
+            cause=RedactionCause.REDACTED,
+            principal=request.principal,
+            reason=request.reason,
+        )
+        removed = await self._derived(tx, key, redacted)
+        detail = {**request.detail, "positions": list(redacted.positions)}
+        listed = replace(request, detail=detail)
+        await erasures.record(tx, ErasureKind.CHUNKS, listed, session=key, item=redaction_id)
+        removed["chunk.content"] = len(redacted.positions)
+        await derived.record(tx, key, redaction_id, removed, redacted.digests)
+        operation_id = OperationId(session_key=key, operation_id=redaction_id)
+        operation = await long_operations.request(tx, operation_id, OperationKind.REDACTION)
+        await audit.record(
+            tx,
+            AuditEntry(
+                action=AuditAction.CHUNKS_REDACT,
+                session=wanted.session,
+                target=str(operation_id),
+                details={"chunks": len(redacted.positions)},
+            ),
+        )
+        result = RedactionResult(positions=redacted.positions, operation=operation)
+        return await store_result(tx, result)
+
+    async def _derived(self, tx: Transaction, key: UUID, redacted: RedactedChunks) -> Counter[str]:
+        """Removes what clients can read that may rest on the chunks."""
+        touched = await rewinding.fence(tx, key, redacted.positions[0])
+        removed = await derived.remove_at_once(tx, key, redacted)
+        for memory in touched:
+            removed += await rewinding.rewind(tx, key, memory, await _kept_value(tx, key, memory))
+            item = WorkItem(
+                kind=WorkKind.MEMORY,
+                tenant_id=tx.tenant_id,
+                session_key=key,
+                item_id=memory.memory_id,
+            )
+            self._wake_ups.add([item])
+        return removed
+
+    async def _finish(self, tenant_id: UUID, key: UUID, redaction_id: UUID) -> None:
+        """Removes the rest, or its first batches, and then wakes a worker."""
+        removal: RedactionRemoval | None = RedactionRemoval(
+            session_key=key, redaction_id=redaction_id
+        )
+        for _ in range(OWN_BATCHES):
+            if removal is None or removal.is_done:
+                return
+            removal = await remove_redacted(self._database, tenant_id, removal)
+        item = WorkItem(
+            kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=redaction_id
+        )
+        self._wake_ups.add([item])
+
+
+async def remove_redacted(
+    database: Database, tenant_id: UUID, removal: RedactionRemoval
+) -> RedactionRemoval | None:
+    """Removes a batch of what is left of redacted chunks; None when another worker does so."""
+    async with database.transaction(tenant_id, name="removal") as tx:
+        return await derived.remove_some(tx, removal, BATCH_ROWS)
+
+
+async def _select(
+    tx: Transaction, key: UUID, selection: Selection, after: int, most: int
+) -> list[int]:
+    """Returns the wanted chunks after a position, from a session that is locked."""
+    stored = await sessions.get(tx, key)
+    assert stored is not None, "it is locked"
+    found: list[int] = []
+    while after < stored.head and len(found) <= most:
+        page, after = await selecting.select(tx, key, selection, after=after, upto=stored.head)
+        found += _matching(selection, page)
+    return found
+
+
+def _matching(selection: Selection, page: selecting.Page) -> list[int]:
+    if not selection.text:
+        return [one.position for one in page]
+    phrase = normalized(selection.text, is_exact=selection.is_exact)
+    return [
+        one.position for one in page if contains(one.chunk, phrase, is_exact=selection.is_exact)
+    ]
+
+
+async def _kept_value(
+    tx: Transaction, key: UUID, touched: TouchedMemory
+) -> tuple[str, bytes] | None:
+    """Returns the value of a PRISM memory before it read the chunks, and its digest."""
+    if touched.kind != PrismSpec.kind:
+        return None
+    stored = await memories.get(tx, key, touched.memory_id)
+    assert stored is not None, "its row is locked"
+    rows = await states.get_nearest(tx, key, touched.memory_id, touched.kept_revision)
+    value = rows.memory(PrismSpec.of(stored).schema()).value_json
+    return value, hashlib.sha256(value.encode()).digest()

@@ -1,0 +1,65 @@
+"""Selects chunks to be redacted, page by page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from storage.engine.database import Transaction
+from storage.log.chunks import CHUNK_COLUMNS, stored_of
+
+#: Chunks of a page: with the largest texts they have 64 MB.
+PAGE_CHUNKS = 256
+
+Page = Sequence[LoggedChunk]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which chunks are meant; one field is set."""
+
+    #: First and last positions.
+    ranges: Sequence[tuple[int, int]] = ()
+    thread: str = ""
+    source: str = ""
+    #: Every chunk whose content contains it, which the caller compares.
+    text: str = ""
+    #: Whether the case of the text counts.
+    is_exact: bool = False
+
+
+_IN_RANGES = """EXISTS (
+    SELECT FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) AS r (first, last)
+    WHERE c.position BETWEEN r.first AND r.last)"""
+_PAGE = f"""
+SELECT {CHUNK_COLUMNS} FROM chunk c
+WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
+    AND c.redaction_id IS NULL AND {{which}}
+ORDER BY c.position LIMIT {PAGE_CHUNKS}
+"""  # noqa: S608 - all of it is ours
+
+
+async def select(
+    tx: Transaction, session_key: UUID, selection: Selection, *, after: int, upto: int
+) -> tuple[Page, int]:
+    """Returns chunks after a position that may be meant, and up to where they are complete."""
+    values = {
+        "session": session_key,
+        "after": after,
+        "upto": upto,
+        "firsts": [first for first, _ in selection.ranges],
+        "lasts": [last for _, last in selection.ranges],
+        "thread": selection.thread,
+        "source": selection.source,
+    }
+    statement = _PAGE.format(which=_which(selection))
+    page = [stored_of(row) for row in await tx.fetch(statement, values, prepare=False)]
+    return page, page[-1].position if len(page) == PAGE_CHUNKS else upto
+
+
+def _which(selection: Selection) -> str:
+    if selection.ranges:
+        return _IN_RANGES
+    if selection.thread:
+        return "c.thread = %(thread)s"
+    return "c.source = %(source)s" if selection.source else "true"
