@@ -112,7 +112,7 @@ async def work(
             Generator(database, gateway, keys.marker, config),
             Indexer(database, embedder, config, EntryIndexer(database, use_cases())),
             Remover(database, config),
-            Retainer(database, wake_ups, config),
+            Retainer(database, wake_ups, keys.token, config),
             TenantRemover(database),
             bulkhead,
             Recovery(database, circuits, wake_ups, partial(deployments_of, config.deployments)),

@@ -121,7 +121,7 @@ class Metric:
 
     # Retention.
 
-    #: What retention removed, {kind}: session, answer, trajectory, call.
+    #: What retention removed, {kind}: session, chunk, answer, trajectory, call.
     RETENTION_REMOVED: Final = "palimpsest.retention.removed"
 
     # Guards.

@@ -37,7 +37,7 @@ UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, 
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
     index_ready_at = now(), index_attempts = 0, index_failure = '',
     words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
-    retention = '{}', trajectories_expired_at = NULL,
+    retention = '{}', trajectories_expired_at = NULL, expired_position = 0,
     default_memory = 'none', imported_from = NULL,
     first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
@@ -184,6 +184,21 @@ SELECT memory_id, (chosen ->> 'memory_id')::uuid FROM answer
 WHERE session_key = %(session)s AND answer_id = %(item)s FOR UPDATE
 """
 _END = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item)s"
+
+
+#: The item of the row in `removal` for a single transaction; no memory has this id.
+_NO_ITEM = UUID(int=0)
+
+
+async def allow(tx: Transaction, session_key: UUID) -> None:
+    """Allows the transaction to remove rows of a session, until `forbid`."""
+    values = {"session": session_key, "item": _NO_ITEM, "tenant": tx.tenant_id}
+    await tx.execute(_ADD, values)
+
+
+async def forbid(tx: Transaction, session_key: UUID) -> None:
+    """Ends what `allow` began, as each such transaction must."""
+    await tx.execute(_END, {"session": session_key, "item": _NO_ITEM})
 
 
 async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str) -> bool:

@@ -13,17 +13,10 @@ from service.domain.log.erasures import ErasureRequest
 from service.domain.operations.retention import Retention
 from storage.engine.database import Transaction
 from storage.log import deleting
+from storage.operations.chunk_retention import READ_BY_ALL
 
 #: The reason of erasures that a policy demands.
 REASON = "retention"
-#: Allows deletions in the session until the transaction ends.
-_ALLOW = """
-INSERT INTO removal (session_key, item_id, tenant_id)
-VALUES (%(session)s, %(item)s, %(tenant)s) ON CONFLICT DO NOTHING
-"""
-_FORBID = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item)s"
-#: The item of those rows; no memory has this id.
-_ITEM = UUID(int=0)
 #: The fields by which a session itself expires.
 SESSION_NAMES = ("idle_session_days", "session_days")
 
@@ -79,6 +72,9 @@ _IS_DUE = {
     "trajectory_days": f"""EXISTS (SELECT FROM answer a WHERE a.session_key = s.session_key
         AND a.created_at {_OVER}
         AND a.created_at > coalesce(s.trajectories_expired_at, '-infinity'))""",
+    "chunk_days": f"""EXISTS (SELECT FROM chunk c WHERE c.session_key = s.session_key
+        AND c.position = s.expired_position + 1 AND c.created_at {_OVER}
+        AND c.position <= {READ_BY_ALL})""",
 }
 _FLAGS = ", ".join(f"({sql.format(name=name)}) IS TRUE AS {name}" for name, sql in _IS_DUE.items())
 _WANTED = ", ".join(f"%({name})s::integer[]" for name in _IS_DUE)
@@ -132,10 +128,11 @@ async def expire_calls(tx: Transaction, session_key: UUID, days: int, limit: int
 
 async def _allowed(tx: Transaction, statement: str, values: Mapping[str, object]) -> int:
     """Runs a statement that only a removal may; returns how many rows it changed."""
-    values = {**values, "item": _ITEM, "tenant": tx.tenant_id}
-    await tx.execute(_ALLOW, values)
+    key = values["session"]
+    assert isinstance(key, UUID), "each statement is about one session"
+    await deleting.allow(tx, key)
     changed = await tx.execute(statement, values)
-    await tx.execute(_FORBID, values)
+    await deleting.forbid(tx, key)
     return changed
 
 

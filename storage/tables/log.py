@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, ids, metadata, of_session
+from storage.tables.common import count, created, ids, metadata, of_session, total
 
 deployment = Table(
     "deployment",
@@ -152,6 +152,8 @@ session = Table(
     Column("default_memory", Text, nullable=False, server_default=text("'none'")),
     # What differs from the tenant's, as service/domain/operations/retention.py stores it.
     Column("retention", JSONB, nullable=False, server_default=text("'{}'")),
+    # Chunks up to here have expired.
+    total("expired_position"),
     # Answers from before this time have lost their trajectories; NULL: none has.
     Column("trajectories_expired_at", DateTime(timezone=True)),
     # Where it was imported from: `storage.log.sessions.SessionOrigin`.

@@ -24,6 +24,8 @@ class Retention:
     idle_session_days: int | None = None
     #: The session itself, from its creation on.
     session_days: int | None = None
+    #: Content of chunks that all memories have read; their positions stay.
+    chunk_days: int | None = None
     #: Texts of model calls; tokens and costs stay.
     call_days: int | None = None
     #: Answers, with trajectories and ratings.

@@ -370,6 +370,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ABORTED. The import was deleted, or another stream continues it. What was acked is
     durable; open it again. metadata: {"session": "user-42"}.
     """
+    ERROR_REASON_LOG_EXPIRED: _ErrorReason.ValueType  # 140
+    """FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
+    expired. metadata: {"session": "user-42", "expired_position": "1200"}.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
@@ -730,6 +734,10 @@ it with its own file, or delete the session. metadata: {"session": "user-42", "l
 ERROR_REASON_IMPORT_CONFLICT: ErrorReason.ValueType  # 139
 """ABORTED. The import was deleted, or another stream continues it. What was acked is
 durable; open it again. metadata: {"session": "user-42"}.
+"""
+ERROR_REASON_LOG_EXPIRED: ErrorReason.ValueType  # 140
+"""FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
+expired. metadata: {"session": "user-42", "expired_position": "1200"}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

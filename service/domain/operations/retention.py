@@ -20,6 +20,8 @@ class Retention:
     idle_session_days: int | None = None
     #: The session itself, from its creation on.
     session_days: int | None = None
+    #: Content of chunks that all memories have read; positions stay.
+    chunk_days: int | None = None
     #: Texts of model calls: replies, failures and refusals.
     call_days: int | None = None
     #: Answers with all that belongs to them.

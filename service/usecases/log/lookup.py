@@ -104,3 +104,14 @@ def being_deleted(what: str, name: str) -> Conflict:
         f"{what} {name!r} was deleted, and its rows are still being removed: try again soon",
         {what: name},
     )
+
+
+def log_expired(session: str, expired_position: int) -> FailedPrecondition:
+    """Returns the refusal to read a log from its beginning."""
+    return FailedPrecondition(
+        Reason.LOG_EXPIRED,
+        f"chunks of session {session!r} up to position {expired_position} have expired, so that no"
+        " memory can read its log from the beginning: use a memory that is there, or create the"
+        " memory in a new session and append to that what it shall know",
+        {"session": session, "expired_position": expired_position},
+    )

@@ -21,6 +21,7 @@ from service.usecases.log.lookup import (
     being_deleted,
     find_memory,
     item_key,
+    log_expired,
     memory_not_found,
     missing,
     position_not_applied,
@@ -43,6 +44,7 @@ from storage.engine.listing import ListPage
 from storage.log import sessions
 from storage.memories import flushing, memories, stalls
 from storage.memories.memories import StoredMemory, Unmade
+from storage.operations import chunk_retention
 from storage.prism import states
 
 
@@ -195,6 +197,8 @@ class Memories:
         held = await sessions.lock_alone(tx, key)
         if held is None:
             raise session_not_found(session)
+        if held.head and (expired := await chunk_retention.expired_position(tx, key)) is not None:
+            raise log_expired(session, expired)
         created = await memories.create(
             tx,
             session_key=key,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from service.domain.log.redactions import keyed_digest
 from service.domain.operations.retention import NO_POLICY, Retention
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config
@@ -24,7 +25,7 @@ from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.log import retention_turns
 from storage.log.retention_turns import TurnLost
-from storage.operations import retention
+from storage.operations import chunk_retention, retention
 from storage.operations.retention import RetainedSession
 
 _log = structlog.get_logger("palimpsest.retention")
@@ -38,6 +39,8 @@ PAGE_SESSIONS = 200
 #: Rows of one batch; of answers, whose parts are removed one by one, and of their trajectories.
 BATCH_ROWS = 1000
 BATCH_ANSWERS = 50
+#: Chunks of one batch, during which appends to the session wait.
+BATCH_CHUNKS = 500
 #: A turn is free again after so many seconds without a batch: longer than a transaction may take.
 LEASE_SECONDS = 120.0
 #: After each batch a pass rests for as long as the batch took, so many times over.
@@ -61,9 +64,12 @@ _BATCHES: Mapping[str, tuple[_Batch, int]] = {
 class Retainer:
     """Applies policies of retention, in one worker process. Any number of them may do so."""
 
-    def __init__(self, database: Database, wake_ups: WakeUps, config: Config) -> None:
+    def __init__(
+        self, database: Database, wake_ups: WakeUps, token_key: bytes, config: Config
+    ) -> None:
         self._database = database
         self._wake_ups = wake_ups
+        self._keyed = partial(keyed_digest, token_key)
         self._pass_seconds = config.retention_seconds
 
     async def look(self) -> None:
@@ -77,9 +83,9 @@ class Retainer:
             if turn is None:
                 continue
             try:
-                await _Pass(self._database, self._wake_ups, tenant_id, turn.lease_id).run(
-                    policy, turn.after_name, next_seconds=self._next_seconds()
-                )
+                await _Pass(
+                    self._database, self._wake_ups, self._keyed, tenant_id, turn.lease_id
+                ).run(policy, turn.after_name, next_seconds=self._next_seconds())
             except TurnLost:
                 _log.info("retention continues in another worker", tenant=str(tenant_id))
 
@@ -91,10 +97,19 @@ class _Pass:
     """One pass over the sessions of a tenant, or the rest of one."""
 
     def __init__(
-        self, database: Database, wake_ups: WakeUps, tenant_id: UUID, lease_id: UUID
+        self,
+        database: Database,
+        wake_ups: WakeUps,
+        keyed: Callable[[UUID, bytes], bytes],
+        tenant_id: UUID,
+        lease_id: UUID,
     ) -> None:
         self._database = database
         self._wake_ups = wake_ups
+        self._batches: Mapping[str, tuple[_Batch, int]] = {
+            **_BATCHES,
+            "chunk_days": (partial(chunk_retention.expire_chunks, keyed=keyed), BATCH_CHUNKS),
+        }
         self._tenant_id = tenant_id
         self._lease_id = lease_id
 
@@ -126,12 +141,14 @@ class _Pass:
         is_over = any(name in due for name in retention.SESSION_NAMES)
         if is_over and await self._expire_session(key, policy):
             return
-        for name in _BATCHES:
+        for name in self._batches:
             while name in due and await self._remove_some(name, key, policy[name]):
                 pass
+        if "chunk_days" in due:
+            await self._batch("chunk_days", partial(_relist, session_key=key))
 
     async def _remove_some(self, name: str, key: UUID, days: int) -> int:
-        remove, limit = _BATCHES[name]
+        remove, limit = self._batches[name]
         return await self._batch(name, lambda tx: remove(tx, key, days, limit))
 
     async def _expire_session(self, key: UUID, policy: Mapping[str, int]) -> bool:
@@ -158,3 +175,8 @@ class _Pass:
 
     async def _renew(self, tx: Transaction, after_name: str | None = None) -> None:
         await retention_turns.renew(tx, self._lease_id, LEASE_SECONDS, after_name=after_name)
+
+
+async def _relist(tx: Transaction, session_key: UUID) -> int:
+    await chunk_retention.relist(tx, session_key)
+    return 0

@@ -19,7 +19,7 @@ from service.usecases.tree.outline import read_outline
 from storage.engine.database import Database, Transaction
 from storage.log import chunks
 from storage.memories.memories import StoredMemory
-from storage.operations import verifying
+from storage.operations import chunk_retention, verifying
 from storage.tree import trees
 
 
@@ -95,6 +95,9 @@ async def _text(
     tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
 ) -> str | None:
     """Returns the text from `start` to before `end`; None when the log has no such offsets."""
+    expired = await chunk_retention.expired_position(tx, session_key) or 0
+    if start.position <= expired:
+        raise _Withheld
     pieces: list[SegmentPiece] = []
     after = start.position - 1
     while after < end.last_position:

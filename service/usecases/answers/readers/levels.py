@@ -15,6 +15,7 @@ from service.usecases.answers.readers.tails import TailCuts, pieces_between
 from service.usecases.answers.readers.tree_retrieval import NodeText
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database, Transaction
+from storage.operations import chunk_retention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +68,12 @@ class LevelsReader(ABC):
                 return tuple(self._views[child] for child in children)
             case Text():
                 cut = self._cuts.get(ask.node_id)
-                return joined((await self.hold(ask.node_id)).pieces) if cut is None else cut.text
+                if cut is not None:
+                    return cut.text
+                held = await self.hold(ask.node_id)
+                text = joined(held.pieces)
+                is_left = text.strip() or not await self._is_expired(held.view)
+                return text if is_left else held.view.summary
             case BestLeaves():
                 return await self._best(ask)
         raise TypeError(f"a {self.noun} is not asked for {type(ask).__name__}")
@@ -81,6 +87,12 @@ class LevelsReader(ABC):
             view = self._views[node_id]
             pieces = await pieces_between(tx, self._asked.session_key, view.start, view.end)
         return Held(view=view, revision=revision, pieces=pieces)
+
+    async def _is_expired(self, view: NodeView) -> bool:
+        """Returns whether all text under a node has expired: its summary is what is left."""
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
+            upto = await chunk_retention.expired_position(tx, self._asked.session_key)
+        return upto is not None and view.end.last_position <= upto
 
     async def _best(self, ask: BestLeaves) -> tuple[tuple[NodeView, ...], ...]:
         tail = [
