@@ -103,8 +103,12 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             lambda spec: facts(spec.model or config.model),
         )
         deleter = Deleter(database, wake_ups, journal)
-        most = config.limits.max_redacted_chunks
-        redactor = Redactor(database, wake_ups, keys.token, max_chunks=most, journal=journal)
+        redactor = Redactor(
+            *(database, wake_ups, keys.token),
+            max_chunks=config.limits.max_redacted_chunks,
+            max_rules=config.limits.max_kept_out,
+            journal=journal,
+        )
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
         models = AllowedModels(config)

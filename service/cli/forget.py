@@ -29,6 +29,13 @@ async def forget(
     case_sensitive: Annotated[
         bool, typer.Option("--case-sensitive", help="The case of the text counts.")
     ] = False,
+    keep_out: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-out/--no-keep-out",
+            help="Store the same as a tombstone when it is appended anew; default: with --text.",
+        ),
+    ] = None,
     reason: Annotated[
         str, typer.Option(help="Why; it is kept, and must not repeat what is forgotten.")
     ] = "",
@@ -50,6 +57,7 @@ async def forget(
         source=source,
         text=read_text("-").strip() if text == "-" else text,
         case_sensitive=case_sensitive,
+        keep_out=keep_out,
         reason=reason,
         dry_run=dry_run,
         request_id="" if dry_run else new_request_id(),

@@ -128,6 +128,8 @@ class Limits(BaseModel):
     max_batch_bytes: Count = 1024 * 1024
     #: Chunks that one call redacts.
     max_redacted_chunks: Count = 10_000
+    #: Texts that a session keeps out after they were redacted.
+    max_kept_out: Count = 1000
     #: Unacked chunks of a stream.
     credit_chunks: Count = 1024
     #: Unacked bytes of a stream.

@@ -39,6 +39,8 @@ class Locked:
     requests: Mapping[RequestKey, DoneRequest]
     #: Sessions without a chunk whose first append makes a memory, unless they have one.
     unbegun: Collection[UUID] = ()
+    #: Sessions that keep texts out.
+    keeping_out: Collection[UUID] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,8 @@ class NewChunk:
 
     producer: ProducerKey
     placed: PlacedChunk
+    #: Set for a tombstone: the redaction that it belongs to.
+    redaction_id: UUID | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +76,7 @@ SELECT session_key, head, incarnation,
         SELECT applied_position, seal_position, status, has_work, resting FROM memory
         WHERE memory.session_key = session.session_key OFFSET 0
     ) AS own WHERE status = 'active' AND has_work AND NOT resting), head),
-    head = 0 AND default_memory <> 'none'
+    head = 0 AND default_memory <> 'none', keeps_out
 FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
 
@@ -96,11 +100,11 @@ WITH producers AS (
 ), chunks AS (
     INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence,
                        kind, role, text, observation, thought, action, metadata, digest,
-                       observed_first, thread, source, occurred_at)
+                       observed_first, thread, source, occurred_at, redaction_id)
     SELECT %b::uuid, t.*
     FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
                 %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[],
-                %b::bool[], %b::text[], %b::text[], %b::timestamptz[]) AS t
+                %b::bool[], %b::text[], %b::text[], %b::timestamptz[], %b::uuid[]) AS t
 ), sessions AS (
     UPDATE session SET head = (%b::int8[])[array_position(%b::uuid[], session_key)],
         content_bytes = content_bytes + (%b::int8[])[array_position(%b::uuid[], session_key)],
@@ -173,8 +177,10 @@ async def lock(
         values += done_requests.keys(requests)
     sessions, known, *done = await tx.pipeline(queries, values, stays_open=True)
     locked = {
-        key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
-        for key, head, incarnation, applied, _ in sessions
+        key: SessionState(
+            head=head, incarnation=incarnation, applied_position=applied, keeps_out=keeps_out
+        )
+        for key, head, incarnation, applied, _, keeps_out in sessions
     }
     return Locked(
         sessions=locked,
@@ -184,7 +190,8 @@ async def lock(
             if key in locked
         },
         requests=done_requests.done(done[0]) if done else {},
-        unbegun=[row[0] for row in sessions if row[-1]],
+        unbegun=[row[0] for row in sessions if row[-2]],
+        keeping_out=[row[0] for row in sessions if row[-1]],
     )
 
 
@@ -273,7 +280,7 @@ async def append_fast_path(
         return None
     guards: tuple[object, ...] = (key, session.head, session.incarnation, producer_id)
     guards += (known.epoch, known.last_sequence)
-    *contents, observed_first, threads, sources, times = _columns(chunks)[_FIRST_CONTENT:]
+    *contents, observed_first, threads, sources, times, _ = _columns(chunks)[_FIRST_CONTENT:]
     added = sum(new.placed.submitted.size_bytes for new in chunks)
     # Element by element: the driver is slow with lists.
     places = ", ".join(["%s"] * len(chunks))
@@ -340,6 +347,7 @@ def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
         [content.thread or None for content in contents],
         [content.source or None for content in contents],
         [content.occurred_at for content in contents],
+        [new.redaction_id for new in chunks],
     ]
 
 

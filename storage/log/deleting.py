@@ -35,6 +35,7 @@ RETURNING memory_id, epoch
 _HIDE_SESSION = """
 UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, content_bytes = 0,
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
+    keeps_out = false,
     index_ready_at = now(), index_attempts = 0, index_failure = '',
     words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
     retention = '{}', trajectories_expired_at = NULL, expired_position = 0,
@@ -260,7 +261,7 @@ _OF_SESSION = (
     "revision",
 )
 #: What revisions refer to.
-_LOG = ("chunk", "redaction", "producer", "budget", "trace_context")
+_LOG = ("chunk", "keep_out", "redaction", "producer", "budget", "trace_context")
 #: Which rows of a table go, and in which order where they refer to each other. The first revision
 #: goes with its memory, which refers to it then.
 _WHICH = {

@@ -153,6 +153,12 @@ async def _key_requests(tx: Transaction, values: Mapping[str, object], keyed: Ke
         await tx.execute(_KEY_REQUESTS, {**values, **changed}, prepare=False)
 
 
+async def read_key(tx: Transaction) -> bytes:
+    """Returns the deployment's key of keyed digests, where no process has it at hand."""
+    ((key,),) = await tx.fetch("SELECT token_key FROM deployment")
+    return bytes(key)
+
+
 _GET = """
 SELECT session_key, redaction_id, cause, principal, reason, chunks, created_at, removed
 FROM redaction WHERE session_key = %(session)s AND redaction_id = ANY(%(ids)s::uuid[])

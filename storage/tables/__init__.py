@@ -33,6 +33,7 @@ from storage.tables.jobs import wanted as wanted
 from storage.tables.jobs import worker as worker
 from storage.tables.log import chunk as chunk
 from storage.tables.log import deployment as deployment
+from storage.tables.log import keep_out as keep_out
 from storage.tables.log import model_condition as model_condition
 from storage.tables.log import process as process
 from storage.tables.log import producer as producer

@@ -148,6 +148,8 @@ session = Table(
     Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
     # The client's own keys and values.
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    # Whether keep_out has rows of it, with which appends are compared.
+    Column("keeps_out", Boolean, nullable=False, server_default=text("false")),
     # The memory that its first append makes: one of DefaultMemory.
     Column("default_memory", Text, nullable=False, server_default=text("'none'")),
     # What differs from the tenant's, as service/domain/operations/retention.py stores it.
@@ -265,6 +267,25 @@ redaction = Table(
     of_session("redaction_session_fkey", ondelete="CASCADE"),
     CheckConstraint("cause IN ('redacted', 'expired')", name="redaction_cause"),
     CheckConstraint("chunks >= 0", name="redaction_chunks"),
+)
+
+
+keep_out = Table(
+    "keep_out",
+    metadata,
+    # What is stored as a tombstone when it is appended.
+    *ids("session_key", "tenant_id"),
+    # The number of words of a phrase; 0: the whole text of a chunk.
+    Column("words", Integer, nullable=False),
+    # The keyed digest of the normalized words.
+    Column("digest", LargeBinary, nullable=False),
+    # The redaction that its tombstones belong to.
+    Column("redaction_id", Uuid, nullable=False),
+    created(),
+    PrimaryKeyConstraint("session_key", "words", "digest", name="keep_out_pkey"),
+    of_session("keep_out_session_fkey", ondelete="CASCADE"),
+    CheckConstraint("words >= 0", name="keep_out_words"),
+    CheckConstraint("octet_length(digest) = 32", name="keep_out_digest"),
 )
 
 

@@ -980,6 +980,7 @@ class RedactChunksRequest(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     CASE_SENSITIVE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    KEEP_OUT_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
@@ -999,6 +1000,13 @@ class RedactChunksRequest(_message.Message):
     """Optional. Why, in the words of the client; kept with the tombstones and the record of
     the erasure. It must not repeat what is redacted. At most 500 characters.
     """
+    keep_out: _builtins.bool
+    """Optional. The same content appended anew is stored as a tombstone: all words of a
+    redacted chunk's texts, and for `text` any chunk with its words in a row, whatever
+    their case and what is between them. Default: true for `text`, otherwise false. A
+    session keeps at most 1,000 texts out (`max_kept_out`); more are INVALID_ARGUMENT
+    (TOO_MANY_CHUNKS).
+    """
     validate_only: _builtins.bool
     """Optional. Only return which chunks would be redacted."""
     request_id: _builtins.str
@@ -1017,15 +1025,21 @@ class RedactChunksRequest(_message.Message):
         text: _builtins.str = ...,
         case_sensitive: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        keep_out: _builtins.bool | None = ...,
         validate_only: _builtins.bool = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "selection", b"selection", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out", "keep_out", b"keep_out", "positions", b"positions", "selection", b"selection", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["case_sensitive", b"case_sensitive", "positions", b"positions", "reason", b"reason", "request_id", b"request_id", "selection", b"selection", "session", b"session", "source", b"source", "text", b"text", "thread", b"thread", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out", "case_sensitive", b"case_sensitive", "keep_out", b"keep_out", "positions", b"positions", "reason", b"reason", "request_id", b"request_id", "selection", b"selection", "session", b"session", "source", b"source", "text", b"text", "thread", b"thread", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__keep_out: _TypeAlias = _typing.Literal["keep_out"]  # noqa: Y015
+    _WhichOneofArgType__keep_out: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out"]  # noqa: Y015
     _WhichOneofReturnType_selection: _TypeAlias = _typing.Literal["positions", "thread", "source", "text"]  # noqa: Y015
     _WhichOneofArgType_selection: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_out) -> _WhichOneofReturnType__keep_out | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_selection) -> _WhichOneofReturnType_selection | None: ...
 
 Global___RedactChunksRequest: _TypeAlias = RedactChunksRequest  # noqa: Y015

@@ -110,6 +110,8 @@ class SessionState:
     #: The least applied_position of its active memories, a tree that is being closed as if
     #: what it will not read were applied; the head when it has none.
     applied_position: int
+    #: Whether what is appended is compared with texts that are kept out.
+    keeps_out: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ def request(message: session_service_pb2.RedactChunksRequest) -> RedactionReques
             text=message.text,
             is_exact=message.case_sensitive,
         ),
+        keep_out=message.keep_out if message.HasField("keep_out") else bool(message.text),
         validate_only=message.validate_only,
     )
 

@@ -42,7 +42,7 @@ from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.log import chunks as log
-from storage.log import requests, sessions
+from storage.log import keeping_out, requests, sessions
 from storage.log.redacting import Keyed
 
 _log = structlog.get_logger("palimpsest.append")
@@ -250,8 +250,8 @@ class Appender:
         if last is None or any(entry.producer != producer for entry in entries):
             return None
         session, known = last
-        if not session.head:
-            # The first append may have to make a memory.
+        if not session.head or session.keeps_out:
+            # The first append may have to make a memory; others are compared with rules.
             return None
         group = AppendGroup(
             sessions={producer[0]: session},
@@ -295,6 +295,7 @@ class Appender:
             producers=dict(locked.producers),
             stored=await read_repeated(tx, entries, locked),
             keyed=self._keyed(tx.tenant_id),
+            kept_out=await keeping_out.read(tx, locked.keeping_out) if locked.keeping_out else {},
             requests=dict(locked.requests),
         )
         for entry in entries:

@@ -1,19 +1,22 @@
 """Collects what one transaction of a group commit writes: submissions, and states after them."""
 
 from asyncio import Future
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from service.domain.log.appending import (
     APPEND,
     DoneRequest,
+    PlacedChunk,
     ProducerState,
     SessionState,
     check_repeated,
     check_request,
     plan,
 )
+from service.domain.log.chunks import Chunk
+from service.domain.log.keeping_out import KeepOutRules
 from service.domain.values.errors import PalimpsestError
 from service.usecases.log import metrics
 from service.usecases.log.metrics import Guard
@@ -44,6 +47,8 @@ class AppendGroup:
     stored: dict[_Place, StoredDigest]
     #: Returns the keyed digest of a digest, by which repeats of redacted chunks are recognised.
     keyed: Keyed
+    #: What is kept out of sessions that keep anything out.
+    kept_out: Mapping[UUID, KeepOutRules] = field(default_factory=dict)
     #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
     requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
@@ -76,12 +81,14 @@ class AppendGroup:
         known = self.producers.get(entry.producer)
         if known is not None and planned.producer.epoch > known.epoch:
             self.raised[entry.producer] = None
-        for placed in planned.placed:
-            place = (*entry.producer, placed.submitted.sequence)
+        for new in [self._new(entry, placed) for placed in planned.placed]:
+            place = (*entry.producer, new.placed.submitted.sequence)
             self.stored[place] = StoredDigest(
-                position=placed.position, digest=placed.submitted.digest
+                position=new.placed.position,
+                digest=new.placed.submitted.digest,
+                is_redacted=new.redaction_id is not None,
             )
-            self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
+            self.chunks.append(new)
         if entry.trace is not None and planned.placed:
             self.traced.append(
                 Traced(
@@ -98,12 +105,26 @@ class AppendGroup:
         last = self.stored[(*entry.producer, sent_all[-1].sequence)].position
         self.accepted[entry.done] = (first, last)
         if entry.request and submission.request:
+            digest = submission.request.digest
+            if any(self.stored[(*entry.producer, one.sequence)].is_redacted for one in sent_all):
+                digest = self.keyed(digest)
             self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
                 method=APPEND,
-                digest=submission.request.digest,
+                digest=digest,
                 first_position=first,
                 last_position=last,
             )
+
+    def _new(self, entry: QueuedSubmission, placed: PlacedChunk) -> log.NewChunk:
+        """Returns a chunk to be written: a tombstone where it is kept out of the session."""
+        rules = self.kept_out.get(entry.submission.session_key)
+        sent = placed.submitted
+        redaction_id = None if rules is None else rules.find(sent.chunk, self.keyed)
+        if redaction_id is not None:
+            empty = Chunk(kind=sent.chunk.kind, observed_first=None, is_redacted=True)
+            sent = replace(sent, chunk=empty, digest=self.keyed(sent.digest), size_bytes=0)
+            placed = replace(placed, submitted=sent)
+        return log.NewChunk(producer=entry.producer, placed=placed, redaction_id=redaction_id)
 
     def _was_done(self, entry: QueuedSubmission) -> bool:
         """Accepts a submission whose request was done before; returns whether it was.

@@ -7,6 +7,7 @@ take it back; at its start a process compares both before it serves anything.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from uuid import UUID
 
@@ -14,12 +15,14 @@ import structlog
 
 from service.domain.log.erasures import ErasureKind, ErasureRequest
 from service.domain.log.journal_lines import JournalBroken, JournalEntry
+from service.domain.log.redactions import keyed_digest
 from service.domain.values.errors import Unavailable
 from service.domain.values.reasons import Reason
+from service.usecases.operations.chunk_redaction import redact_chunks
 from service.usecases.operations.journal_file import JournalFile
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
-from storage.log import deleting, erasures
+from storage.log import deleting, erasures, redacting
 from storage.operations import tenant_removal
 
 _log = structlog.get_logger("palimpsest")
@@ -51,9 +54,22 @@ async def _repeat_tenant(tx: Transaction, _: JournalEntry, request: ErasureReque
     return found
 
 
+async def _repeat_chunks(tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
+    assert entry.target_session is not None, "only a tenant has none"
+    assert entry.target_item is not None, "it is a redaction's"
+    if not await deleting.lock_session(tx, entry.target_session):
+        return False
+    keyed = partial(keyed_digest, await redacting.read_key(tx), tx.tenant_id)
+    positions = [int(one) for one in entry.detail.get("positions", ())]
+    ids = entry.target_session, entry.target_item
+    rules = [(int(one), bytes.fromhex(said)) for one, said in entry.detail.get("keep_out", ())]
+    return bool((await redact_chunks(tx, *ids, positions, keyed, request, rules)).positions)
+
+
 _REPEATS: Mapping[ErasureKind, Repeat] = {
     ErasureKind.SESSION: _repeat_session,
     ErasureKind.MEMORY: _repeat_memory,
+    ErasureKind.CHUNKS: _repeat_chunks,
     ErasureKind.TENANT: _repeat_tenant,
 }
 

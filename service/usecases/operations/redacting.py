@@ -5,19 +5,23 @@ have written since they read them, and answers. Memories read the log again from
 left, texts of calls and lists of words, is removed in batches, by this process or by workers.
 """
 
-import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
 from service.domain.access.audit import AuditAction, AuditEntry
-from service.domain.log.erasures import BY_SERVICE, ErasureKind, ErasureRequest
+from service.domain.log.erasures import BY_SERVICE, ErasureRequest
+from service.domain.log.keeping_out import (
+    WHOLE,
+    Keyed,
+    holds_phrase,
+    phrase_rule,
+    whole_digest,
+)
 from service.domain.log.matching import contains, normalized
-from service.domain.log.redactions import RedactionCause, keyed_digest
+from service.domain.log.redactions import keyed_digest
 from service.domain.memories.long_operations import OperationId, OperationKind
-from service.domain.prism.spec import PrismSpec
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
@@ -28,17 +32,14 @@ from service.usecases.log.lookup import session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import long_operations
 from service.usecases.memories.long_operations import FoundOperation
+from service.usecases.operations.chunk_redaction import redact_chunks
 from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
-from storage.log import deleting, erasures, redacting, selecting, sessions
-from storage.log.redacting import RedactedChunks
-from storage.log.selecting import Selection
-from storage.memories import memories, rewinding
-from storage.memories.rewinding import TouchedMemory
+from storage.log import deleting, keeping_out, selecting, sessions
+from storage.log.selecting import PAGE_CHUNKS, Selection
 from storage.operations import derived
 from storage.operations.derived import RedactionRemoval
-from storage.prism import states
 
 #: Calls of one transaction of a removal.
 BATCH_ROWS = 2000
@@ -52,6 +53,8 @@ class RedactionRequest:
 
     session: str
     selection: Selection
+    #: The same texts are stored as tombstones when they are appended anew.
+    keep_out: bool = False
     #: Only says which chunks it would redact.
     validate_only: bool = False
 
@@ -76,13 +79,15 @@ class Redactor:
         token_key: bytes,
         *,
         max_chunks: int,
+        max_rules: int = 0,
         journal: ErasureJournal | None = None,
     ) -> None:
-        """`max_chunks`: what one call may redact."""
+        """`max_chunks`: what one call may redact; `max_rules`: what a session may keep out."""
         self._database = database
         self._wake_ups = wake_ups
         self._token_key = token_key
         self._max_chunks = max_chunks
+        self._max_rules = max_rules
         self._journal = journal or ErasureJournal(database, None)
 
     async def redact(
@@ -148,23 +153,12 @@ class Redactor:
         request: ErasureRequest,
     ) -> RedactionResult:
         key = session_key(tx.tenant_id, wanted.session)
-        await deleting.begin(tx, key, redaction_id)
-        redacted = await redacting.redact(
-            tx,
-            key,
-            redaction_id,
-            positions,
-            partial(keyed_digest, self._token_key, tx.tenant_id),
-            cause=RedactionCause.REDACTED,
-            principal=request.principal,
-            reason=request.reason,
-        )
-        removed = await self._derived(tx, key, redacted)
-        detail = {**request.detail, "positions": list(redacted.positions)}
-        listed = replace(request, detail=detail)
-        await erasures.record(tx, ErasureKind.CHUNKS, listed, session=key, item=redaction_id)
-        removed["chunk.content"] = len(redacted.positions)
-        await derived.record(tx, key, redaction_id, removed, redacted.digests)
+        keyed = partial(keyed_digest, self._token_key, tx.tenant_id)
+        rules: Sequence[tuple[int, bytes]] = ()
+        if wanted.keep_out:
+            rules = await self._rules(tx, key, wanted.selection.text, positions, keyed)
+        done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
+        self._wake_ups.add(done.woken)
         operation_id = OperationId(session_key=key, operation_id=redaction_id)
         operation = await long_operations.request(tx, operation_id, OperationKind.REDACTION)
         await audit.record(
@@ -173,26 +167,36 @@ class Redactor:
                 action=AuditAction.CHUNKS_REDACT,
                 session=wanted.session,
                 target=str(operation_id),
-                details={"chunks": len(redacted.positions)},
+                details={"chunks": len(done.positions)},
             ),
         )
-        result = RedactionResult(positions=redacted.positions, operation=operation)
-        return await store_result(tx, result)
+        return await store_result(
+            tx, RedactionResult(positions=done.positions, operation=operation)
+        )
 
-    async def _derived(self, tx: Transaction, key: UUID, redacted: RedactedChunks) -> Counter[str]:
-        """Removes what clients can read that may rest on the chunks."""
-        touched = await rewinding.fence(tx, key, redacted.positions[0])
-        removed = await derived.remove_at_once(tx, key, redacted)
-        for memory in touched:
-            removed += await rewinding.rewind(tx, key, memory, await _kept_value(tx, key, memory))
-            item = WorkItem(
-                kind=WorkKind.MEMORY,
-                tenant_id=tx.tenant_id,
-                session_key=key,
-                item_id=memory.memory_id,
-            )
-            self._wake_ups.add([item])
-        return removed
+    async def _rules(
+        self, tx: Transaction, key: UUID, text: str, positions: Sequence[int], keyed: Keyed
+    ) -> Sequence[tuple[int, bytes]]:
+        """Returns what is to be kept out: the text, and chunks in which it is part of a word.
+
+        Without a text, all of the chunks. Raises InvalidInput.
+        """
+        phrase = phrase_rule(text, keyed) if text else None
+        found: dict[tuple[int, bytes], None] = {} if phrase is None else {phrase: None}
+        for start in range(0, len(positions), PAGE_CHUNKS):
+            for one in await selecting.read(tx, key, positions[start : start + PAGE_CHUNKS]):
+                if phrase is None or not holds_phrase(one.chunk, text):
+                    found[WHOLE, whole_digest(one.chunk, keyed)] = None
+            known = await keeping_out.count(tx, key)
+            if known + len(found) > self._max_rules:
+                raise InvalidInput(
+                    Reason.TOO_MANY_CHUNKS,
+                    f"a session keeps at most {self._max_rules} texts out, and has {known}; redact"
+                    " these chunks without keep_out",
+                    {"limit": self._max_rules},
+                    field="keep_out",
+                )
+        return list(found)
 
     async def _finish(self, tenant_id: UUID, key: UUID, redaction_id: UUID) -> None:
         """Removes the rest, or its first batches, and then wakes a worker."""
@@ -237,16 +241,3 @@ def _matching(selection: Selection, page: selecting.Page) -> list[int]:
     return [
         one.position for one in page if contains(one.chunk, phrase, is_exact=selection.is_exact)
     ]
-
-
-async def _kept_value(
-    tx: Transaction, key: UUID, touched: TouchedMemory
-) -> tuple[str, bytes] | None:
-    """Returns the value of a PRISM memory before it read the chunks, and its digest."""
-    if touched.kind != PrismSpec.kind:
-        return None
-    stored = await memories.get(tx, key, touched.memory_id)
-    assert stored is not None, "its row is locked"
-    rows = await states.get_nearest(tx, key, touched.memory_id, touched.kept_revision)
-    value = rows.memory(PrismSpec.of(stored).schema()).value_json
-    return value, hashlib.sha256(value.encode()).digest()

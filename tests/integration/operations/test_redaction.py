@@ -1,6 +1,8 @@
 """Redacting chunks: nothing that was derived from them is left, and memories are made again."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +12,26 @@ from service.app.kinds import memories_of, use_cases
 from service.domain.log.erasures import ErasureRequest
 from service.domain.memories.long_operations import OperationState
 from service.domain.prompting.flows import ModelRequest, Purpose
+from service.domain.values.errors import InvalidInput
+from service.domain.values.fault_hook import install
 from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
+from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log import sessions as session_usecase
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.operations.deleting import Remover
 from service.usecases.operations.redacting import RedactionRequest, RedactionResult, Redactor
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database
+from storage.log import chunks
 from storage.log.selecting import Selection
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
 from tests.integration.support.scripted import (
+    CONFIG,
     ITEM,
     KEY,
     MEMORY,
@@ -39,12 +48,33 @@ from tests.integration.support.writing import append_texts, drop_wake_ups
 SECRET = "zanzibar"
 
 
+class Crashed(Exception):
+    """Ends what reaches a fault point."""
+
+
+@contextmanager
+def failing(name: str, step: str) -> Iterator[None]:
+    """Crashes what reaches a step of a transaction."""
+
+    def crash(reached: str) -> None:
+        if reached == f"{name}:{step}":
+            raise Crashed
+
+    install(crash)
+    try:
+        yield
+    finally:
+        install(None)
+
+
 def redactor(database: Database) -> Redactor:
-    return Redactor(database, WakeUps(drop_wake_ups), b"token-key", max_chunks=100)
+    return Redactor(database, WakeUps(drop_wake_ups), b"token-key", max_chunks=100, max_rules=3)
 
 
-async def redact(database: Database, **selection: object) -> RedactionResult:
-    wanted = RedactionRequest(session="s", selection=Selection(**selection))  # type: ignore[arg-type]
+async def redact(
+    database: Database, *, keep_out: bool = False, **selection: Any
+) -> RedactionResult:
+    wanted = RedactionRequest(session="s", selection=Selection(**selection), keep_out=keep_out)
     request = ErasureRequest(principal="key:1", reason="asked for")
     return await redactor(database).redact(DEFAULT_TENANT, wanted, request)
 
@@ -140,3 +170,105 @@ async def test_a_memory_loses_what_it_wrote_since_and_reads_on(
     assert await tables_with(database, SECRET) == set()
     assert await tables_with(database, "twin") >= made
     assert await differences(database) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "method_of"),
+    [
+        (SPEC, prism_method),
+        (replace(TREE, segment_tokens=16), tree_method),
+        (replace(STATE, period=2), state_method),
+    ],
+    ids=["prism", "tree", "state"],
+)
+async def test_a_step_under_way_writes_nothing_back(
+    database: Database, spec: MemorySpec, method_of: Any
+) -> None:
+    script = Script(reply=echo)
+    await create(database, spec)
+    await append_texts(database, "s", TEXTS)
+    redacted = asyncio.Event()
+
+    async def meanwhile() -> None:
+        # The model has the prompt with the chunk: its reply comes after the redaction.
+        if SECRET in script.asked[-1].text and not redacted.is_set():
+            redacted.set()
+            await redact(database, text=SECRET)
+
+    script.meanwhile = meanwhile
+    method = method_of(database, script)
+    await method.drain(ITEM)
+    assert redacted.is_set()
+    assert await tables_with(database, SECRET) == set()
+    for _ in range(3):
+        await method.drain(ITEM)
+    assert (await stored_memory(database)).applied_position >= 5
+    assert await tables_with(database, SECRET) == set()
+    assert await differences(database) == []
+
+
+async def test_a_crash_before_the_commit_redacts_nothing(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", TEXTS)
+    with failing("redact", "commit"), pytest.raises(Crashed):
+        await redact(database, text=SECRET)
+    assert "chunk" in await tables_with(database, SECRET)
+
+
+async def test_workers_go_on_with_what_a_call_left(database: Database) -> None:
+    script = Script(reply=echo)
+    await create(database, SPEC)
+    await append_texts(database, "s", TEXTS)
+    await prism_method(database, script).drain(ITEM)
+    with failing("removal", "commit"), pytest.raises(Crashed):
+        await redact(database, text=SECRET)
+    assert await tables_with(database, SECRET) == {"call"}, "clients do not read calls"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        ((redaction_id,),) = await tx.fetch("SELECT redaction_id FROM redaction")
+    item = WorkItem(
+        kind=WorkKind.REMOVAL, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=redaction_id
+    )
+    assert await Remover(database, CONFIG).remove(item) is None
+    assert await tables_with(database, SECRET) == set()
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await tx.fetch("SELECT FROM removal") == []
+
+
+async def texts_of(database: Database) -> list[str]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return [one.chunk.text for one in await chunks.read(tx, KEY, 0, 100)]
+
+
+async def test_what_is_kept_out_becomes_a_tombstone(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one", f"say  {SECRET.upper()}, Code!", "three"])
+    await redact(database, keep_out=True, text=f"{SECRET}, code")
+    kept = [f"now {SECRET}  code again", f"{SECRET}s code", f"code {SECRET}", "four"]
+    appended = await append_texts(database, "s", kept, first=4)
+    assert appended.position == 7
+    assert await texts_of(database) == ["one", "", "three", "", *kept[1:]]
+    # Sent again, it is recognized by its digest.
+    again = await append_texts(database, "s", kept, first=4)
+    assert (again.first_position, again.position) == (4, 7)
+    assert await differences(database) == []
+
+
+async def test_chunks_that_are_kept_out_are_recognized_as_a_whole(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one", "The Cipher is 7."])
+    await redact(database, keep_out=True, ranges=[(2, 2)])
+    await append_texts(database, "s", ["the cipher is 7", "the cipher is 7, they say"], first=3)
+    assert await texts_of(database) == ["one", "", "", "the cipher is 7, they say"]
+    with pytest.raises(InvalidInput) as caught:
+        await redact(database, keep_out=True, text="e")
+    assert caught.value.reason is Reason.TOO_MANY_CHUNKS
+    assert await texts_of(database) == ["one", "", "", "the cipher is 7, they say"]
+
+
+async def test_too_many_chunks_are_refused(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["x"] * 101)
+    with pytest.raises(InvalidInput) as caught:
+        await redact(database, text="x")
+    assert caught.value.reason is Reason.TOO_MANY_CHUNKS
+    assert "" not in await texts_of(database)

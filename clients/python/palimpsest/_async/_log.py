@@ -340,6 +340,7 @@ class SessionLog(Resource):
         source: str = "",
         text: str = "",
         case_sensitive: bool = False,
+        keep_out: bool | None = None,
         reason: str = "",
         dry_run: bool = False,
         request_id: str = "",
@@ -354,8 +355,9 @@ class SessionLog(Resource):
         `case_sensitive`. Positions stay, as tombstones with `Chunk.redaction`. Memories go back
         to before they read the chunks, and read the log on from there.
 
-        With `dry_run` nothing is removed. `reason` must not repeat what is to be forgotten.
-        `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
+        With `keep_out`, the default for a `text`, the same content appended anew becomes a
+        tombstone at once. With `dry_run` nothing is removed. `reason` must not repeat what is to be
+        forgotten. `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
 
         Raises NotFound, InvalidArgument (TOO_MANY_CHUNKS), ValueError.
         """
@@ -375,6 +377,7 @@ class SessionLog(Resource):
             source=source or None,
             text=text or None,
             case_sensitive=case_sensitive,
+            keep_out=keep_out,
             reason=reason,
             validate_only=dry_run,
             request_id=request_id,

@@ -1,0 +1,101 @@
+"""Redacts chunks in one transaction: what clients can read of them, and what rests on them."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.log.erasures import ErasureKind, ErasureRequest
+from service.domain.log.redactions import RedactionCause
+from service.domain.prism.spec import PrismSpec
+from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.database import Transaction
+from storage.log import deleting, erasures, keeping_out, redacting
+from storage.log.redacting import Keyed, RedactedChunks
+from storage.memories import memories, rewinding
+from storage.memories.rewinding import TouchedMemory
+from storage.operations import derived
+from storage.prism import states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkRedaction:
+    """What a redaction did at once."""
+
+    #: Its tombstones.
+    positions: Sequence[int]
+    #: Memories that read the log again.
+    woken: Sequence[WorkItem] = ()
+
+
+async def redact_chunks(
+    tx: Transaction,
+    key: UUID,
+    redaction_id: UUID,
+    positions: Sequence[int],
+    keyed: Keyed,
+    request: ErasureRequest,
+    rules: Sequence[tuple[int, bytes]] = (),
+) -> ChunkRedaction:
+    """Redacts those of these chunks that have content, and records the erasure.
+
+    The session exists; `rules` say what is kept out of it from now on. What is left to remove,
+    workers find in `removal`.
+    """
+    await deleting.begin(tx, key, redaction_id)
+    if rules:
+        await keeping_out.add(tx, key, redaction_id, rules)
+    redacted = await redacting.redact(
+        tx,
+        key,
+        redaction_id,
+        positions,
+        keyed,
+        cause=RedactionCause.REDACTED,
+        principal=request.principal,
+        reason=request.reason,
+    )
+    if not redacted.positions:
+        await deleting.end(tx, key, redaction_id)
+        return ChunkRedaction(positions=())
+    removed, woken = await _remove_derived(tx, key, redacted)
+    detail = {
+        "positions": list(redacted.positions),
+        "keep_out": [[words, digest.hex()] for words, digest in rules],
+    }
+    listed = replace(request, detail={**request.detail, **detail})
+    await erasures.record(tx, ErasureKind.CHUNKS, listed, session=key, item=redaction_id)
+    removed["chunk.content"] = len(redacted.positions)
+    await derived.record(tx, key, redaction_id, removed, redacted.digests)
+    return ChunkRedaction(positions=redacted.positions, woken=woken)
+
+
+async def _remove_derived(
+    tx: Transaction, key: UUID, redacted: RedactedChunks
+) -> tuple[Counter[str], Sequence[WorkItem]]:
+    """Removes what clients can read that may rest on the chunks; returns rows by table."""
+    touched = await rewinding.fence(tx, key, redacted.positions[0])
+    removed = await derived.remove_at_once(tx, key, redacted)
+    for memory in touched:
+        removed += await rewinding.rewind(tx, key, memory, await _kept_value(tx, key, memory))
+    woken = [
+        WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=one.memory_id
+        )
+        for one in touched
+    ]
+    return removed, woken
+
+
+async def _kept_value(
+    tx: Transaction, key: UUID, touched: TouchedMemory
+) -> tuple[str, bytes] | None:
+    """Returns the value of a PRISM memory before it read the chunks, and its digest."""
+    if touched.kind != PrismSpec.kind:
+        return None
+    stored = await memories.get(tx, key, touched.memory_id)
+    assert stored is not None, "its row is locked"
+    rows = await states.get_nearest(tx, key, touched.memory_id, touched.kept_revision)
+    value = rows.memory(PrismSpec.of(stored).schema()).value_json
+    return value, hashlib.sha256(value.encode()).digest()
