@@ -12,6 +12,7 @@ from service.cli.app import SettingsPath, new_group
 from service.cli.command import Json, add_group, new_request_id
 from service.cli.deployment import DataDir, database_url_of, find_deployment
 from service.cli.output import CommandError, plain_json, say, show, show_json, show_list
+from service.cli.session import retention, show_retention
 
 if TYPE_CHECKING:
     from service.domain.access.credentials import KeyText
@@ -43,8 +44,8 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     group = new_group("Access: tenants, keys, and what was done.")
     group.command()(bootstrap)
-    tenants = "Tenants: create, list, show, suspend, resume, delete."
-    add_group(group, "tenant", tenants, create, list_, show_, suspend, resume, delete)
+    tenants = "Tenants: create, list, show, retain, suspend, resume, delete."
+    add_group(group, "tenant", tenants, create, list_, show_, retain, suspend, resume, delete)
     keys = new_group("Keys: create, list, rotate, revoke.")
     audit.add_named(keys, create=create_key, list=list_keys, rotate=rotate_key, revoke=revoke_key)
     group.add_typer(keys, name="key")
@@ -138,6 +139,21 @@ async def show_(
 ) -> None:
     """Show a tenant."""
     _show_tenant(await client.access.tenant(tenant), as_json)
+
+
+async def retain(
+    client: Client,
+    tenant: TenantId,
+    policy: Annotated[
+        list[str] | None, typer.Argument(metavar="WHAT=DAYS", help="As `session update --retain`.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say how long data of a tenant's sessions is kept, as a whole; without a policy for ever."""
+    changed = await client.access.update_tenant(
+        tenant, retention=retention(policy or ()), request_id=new_request_id()
+    )
+    _show_tenant(changed, as_json)
 
 
 async def suspend(client: Client, tenant: TenantId, as_json: Json = False) -> None:
@@ -263,6 +279,7 @@ def _show_tenant(one: TenantInfo, as_json: bool) -> None:
         return
     name = f" ({one.display_name})" if one.display_name else ""
     show(f"{one.id}{name}: {_state(one)}")
+    show_retention(one.retention)
 
 
 def _state(one: TenantInfo) -> str:

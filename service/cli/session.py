@@ -123,10 +123,7 @@ async def show_(
         show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
         for key, value in sorted(info.metadata.items()):
             show(f"  {key}={value}")
-        for what, field in _RETAINED.items():
-            days = getattr(info.retention, field)
-            if days is not None:
-                show(f"  retain {what}: {f'{days} days' if days else 'for ever'}")
+        show_retention(info.retention)
     wanted = labels.wanted()
     # With a filter the position of the last one is not known.
     last = None if any(wanted.values()) else from_position + chunks - 1
@@ -169,6 +166,14 @@ async def update(
         request_id=new_request_id(),
     )
     show_json(_json(info)) if as_json else show(info.id)
+
+
+def show_retention(policy: Retention) -> None:
+    """Prints what a policy says."""
+    for what, field in _RETAINED.items():
+        days = getattr(policy, field)
+        if days is not None:
+            show(f"  retain {what}: {f'{days} days' if days else 'for ever'}")
 
 
 def retention(given: Sequence[str]) -> Retention:

@@ -7,6 +7,7 @@ from palimpsest.v1 import access_service_pb2 as pb
 from palimpsest.v1 import access_service_pb2_grpc
 from service.domain.log.receipts import to_json
 from service.rpc.convert import access as convert
+from service.rpc.convert.common import retention
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.pages import Pages
@@ -36,6 +37,7 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
             request.tenant.id,
             display_name=request.tenant.display_name,
             is_suspended=request.tenant.suspended,
+            retention=retention(request.tenant.retention),
         )
         return await reply(created, convert.tenant)
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.access.keys import StoredTenant
+from service.domain.operations.retention import Retention
 from storage.engine.database import Transaction, first
 
 
@@ -18,9 +19,10 @@ class TenantChange:
 
     display_name: str | None = None
     is_suspended: bool | None = None
+    retention: Retention | None = None
 
 
-_COLUMNS = "tenant_id, name, display_name, created_at, suspended_at"
+_COLUMNS = "tenant_id, name, display_name, created_at, suspended_at, retention"
 _CREATE = f"""
 INSERT INTO tenant (tenant_id, name, display_name, suspended_at)
 VALUES (%s, %s, %s, CASE WHEN %s THEN now() END)
@@ -39,7 +41,8 @@ _UPDATE = f"""
 UPDATE tenant SET
     display_name = coalesce(%(display_name)s, display_name),
     suspended_at = CASE WHEN %(suspended)s::boolean IS NULL THEN suspended_at
-        WHEN %(suspended)s THEN coalesce(suspended_at, now()) END
+        WHEN %(suspended)s THEN coalesce(suspended_at, now()) END,
+    retention = coalesce(%(retention)s::jsonb, retention)
 WHERE tenant_id = %(tenant)s
 RETURNING {_COLUMNS}
 """  # noqa: S608 - as above
@@ -87,6 +90,7 @@ async def update(tx: Transaction, change: TenantChange) -> StoredTenant:
         "tenant": tx.tenant_id,
         "display_name": change.display_name,
         "suspended": change.is_suspended,
+        "retention": None if change.retention is None else change.retention.as_json(),
     }
     return _tenant((await tx.fetch(_UPDATE, values))[0])
 

@@ -10,6 +10,7 @@ from typing import Literal
 from google.protobuf.json_format import MessageToDict
 
 from palimpsest._convert import value_of
+from palimpsest._values_log import Retention
 from palimpsest.v1 import access_service_pb2 as pb
 
 #: What a key allows. None includes another.
@@ -29,6 +30,8 @@ class TenantInfo:
     suspended: bool
     created_at: datetime
     suspended_at: datetime | None
+    #: How long data of its sessions is kept, unless a session says otherwise.
+    retention: Retention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

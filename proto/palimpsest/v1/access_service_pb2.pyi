@@ -12,6 +12,7 @@ from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import common_pb2 as _common_pb2
 from palimpsest.v1 import rules_pb2 as _rules_pb2
 import builtins as _builtins
 import sys
@@ -35,6 +36,7 @@ class Tenant(_message.Message):
     SUSPENDED_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     SUSPENDED_AT_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """In CreateTenant required: the client's choice. It cannot be changed."""
     display_name: _builtins.str
@@ -49,6 +51,10 @@ class Tenant(_message.Message):
     def suspended_at(self) -> _timestamp_pb2.Timestamp:
         """Since when it is suspended; unset when it is not."""
 
+    @_builtins.property
+    def retention(self) -> _common_pb2.Retention:
+        """Optional. How long data of its sessions is kept, unless a session says otherwise."""
+
     def __init__(
         self,
         *,
@@ -57,10 +63,11 @@ class Tenant(_message.Message):
         suspended: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         suspended_at: _timestamp_pb2.Timestamp | None = ...,
+        retention: _common_pb2.Retention | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "suspended_at", b"suspended_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "retention", b"retention", "suspended_at", b"suspended_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "display_name", b"display_name", "id", b"id", "suspended", b"suspended", "suspended_at", b"suspended_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "display_name", b"display_name", "id", b"id", "retention", b"retention", "suspended", b"suspended", "suspended_at", b"suspended_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,7 +512,7 @@ class UpdateTenantRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Required. `display_name`, `suspended`, or both."""
+        """Required. `display_name`, `suspended` or `retention` (as a whole), or several of them."""
 
     def __init__(
         self,

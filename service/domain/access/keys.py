@@ -1,5 +1,6 @@
 """Keys and tenants as they are stored."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -69,6 +70,8 @@ class StoredTenant:
     display_name: str
     created_at: datetime
     suspended_at: datetime | None
+    #: Its policy, as service/domain/operations/retention.py stores it.
+    retention: Mapping[str, int]
 
 
 def is_operator(identity: Identity) -> bool:

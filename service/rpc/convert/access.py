@@ -13,7 +13,7 @@ from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, Stored
 from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import message_of, numbers_of, timestamp
+from service.rpc.convert.common import message_of, numbers_of, retention, timestamp
 from storage.access.audit import AuditFilter
 from storage.access.tenants import TenantChange
 
@@ -31,16 +31,17 @@ def tenant(stored: StoredTenant) -> pb.Tenant:
 def tenant_change(request: pb.UpdateTenantRequest) -> TenantChange:
     """Returns what a request changes. Raises InvalidInput."""
     paths = set(request.update_mask.paths)
-    if not paths or not paths <= {"display_name", "suspended"}:
+    if not paths or not paths <= {"display_name", "suspended", "retention"}:
         raise InvalidInput(
             Reason.FIELD_INVALID,
-            "update_mask: must have display_name, suspended, or both",
+            "update_mask: must have display_name, suspended or retention, or several of them",
             field="update_mask",
         )
     given = request.tenant
     return TenantChange(
         display_name=given.display_name if "display_name" in paths else None,
         is_suspended=given.suspended if "suspended" in paths else None,
+        retention=retention(given.retention) if "retention" in paths else None,
     )
 
 

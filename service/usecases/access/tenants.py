@@ -12,6 +12,7 @@ from service.domain.access.keys import (
     require_operator,
     tenant_not_found,
 )
+from service.domain.operations.retention import NO_POLICY, Retention
 from service.domain.values.errors import AlreadyExists, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import SYSTEM_TENANT
@@ -19,6 +20,7 @@ from service.usecases.log.idempotency import store_result
 from storage.access import audit, tenants
 from storage.access.tenants import TenantChange
 from storage.engine.database import OF_TENANT, Database, Transaction
+from storage.log import retention_turns
 
 
 class Tenants:
@@ -51,7 +53,9 @@ class Tenants:
             raise tenant_not_found(name)
         return found
 
-    async def create(self, name: str, *, display_name: str, is_suspended: bool) -> StoredTenant:
+    async def create(
+        self, name: str, *, display_name: str, is_suspended: bool, retention: Retention = NO_POLICY
+    ) -> StoredTenant:
         """Creates a tenant. Raises AlreadyExists, PermissionDenied."""
         identity = current_identity()
         require_operator(identity)
@@ -65,6 +69,9 @@ class Tenants:
                     f"there is a tenant {name!r} already: choose another id",
                     {"tenant": name},
                 )
+            if retention.stored():
+                await retention_turns.begin(tx)
+                made = await tenants.update(tx, TenantChange(retention=retention))
             await audit.record(tx, AuditEntry(action=AuditAction.TENANT_CREATE, target=name))
             return await _store(tx, identity, made)
 
@@ -91,6 +98,8 @@ class Tenants:
             if before is None:
                 raise tenant_not_found(name)
             made = await tenants.update(tx, change)
+            if change.retention is not None:
+                await retention_turns.begin(tx)
             for action in _actions(before, made):
                 await audit.record(tx, AuditEntry(action=action, target=name))
             await _store(tx, identity, made)
@@ -101,7 +110,7 @@ class Tenants:
 def _actions(before: StoredTenant, after: StoredTenant) -> Sequence[AuditAction]:
     """Returns what an update did."""
     actions = []
-    if before.display_name != after.display_name:
+    if (before.display_name, before.retention) != (after.display_name, after.retention):
         actions.append(AuditAction.TENANT_UPDATE)
     if (before.suspended_at is None) != (after.suspended_at is None):
         is_suspended = after.suspended_at is not None

@@ -157,5 +157,8 @@ async def test_the_client_administers(cli: Cli) -> None:
         )
         with pytest.raises(ValueError, match="display_name"):
             await access.update_tenant("acme")
+        wanted = palimpsest.Retention(answer_days=365, call_days=0)
+        assert (await access.update_tenant("acme", retention=wanted)).retention == wanted
+        assert (await access.tenant("acme")).retention == wanted
         with pytest.raises(palimpsest.NotFound):
             await access.rotate_key("a" * 16, tenant="acme")

@@ -23,6 +23,7 @@ from palimpsest._access import (
 from palimpsest._async._connection import Connection
 from palimpsest._convert import message_of
 from palimpsest._errors import AlreadyExists
+from palimpsest._values_log import Retention
 from palimpsest.v1 import access_service_pb2
 
 
@@ -77,16 +78,22 @@ class Access:
         *,
         display_name: str | None = None,
         suspended: bool | None = None,
+        retention: Retention | None = None,
         request_id: str = "",
     ) -> TenantInfo:
-        """Changes the display name of a tenant, suspends it, or resumes it; None leaves it.
+        """Changes the display name of a tenant, suspends it, resumes it, or says how long its
+        data is kept; None leaves it.
 
         Calls of a suspended tenant are refused within 10 seconds. Raises NotFound, ValueError.
         """
-        given = {"display_name": display_name, "suspended": suspended}
+        given = {
+            "display_name": display_name,
+            "suspended": suspended,
+            "retention": retention,
+        }
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
-            raise ValueError("give display_name, suspended, or both")
+            raise ValueError("give display_name, suspended or retention, or several of them")
         request = access_service_pb2.UpdateTenantRequest(
             tenant=message_of(access_service_pb2.Tenant, id=id, **changes),
             update_mask=FieldMask(paths=list(changes)),
