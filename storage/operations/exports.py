@@ -125,6 +125,30 @@ async def finish(tx: Transaction, cut: ExportCut) -> None:
     await tx.execute(query, (cut.session_key, cut.export_id))
 
 
+_IS_REDACTING = """
+SELECT true FROM redaction
+WHERE session_key = %(session)s AND cardinality(positions) > 0 LIMIT 1
+"""
+
+
+async def is_redacting(tx: Transaction, session_key: UUID) -> bool:
+    """Returns whether what was derived from redacted chunks is still being removed."""
+    return bool(await tx.fetch(_IS_REDACTING, {"session": session_key}, prepare=None))
+
+
+_REDACTED_SINCE = """
+SELECT s.name FROM session_export e JOIN session s USING (session_key)
+WHERE e.export_id = %(export)s AND (e.cut ->> 'redactions')::bigint < (
+    SELECT count(*) FROM redaction r WHERE r.session_key = e.session_key)
+"""
+
+
+async def redacted_since(tx: Transaction, export_id: UUID) -> str | None:
+    """Returns the tenant's session whose export it is, if chunks of it were redacted since."""
+    rows = await tx.fetch(_REDACTED_SINCE, {"export": export_id}, prepare=None)
+    return rows[0].name if rows else None
+
+
 _UNCHANGED = """
 SELECT s.incarnation = %(incarnation)s AND %(redactions)s = (
     SELECT count(*) FROM redaction r WHERE r.session_key = s.session_key

@@ -354,8 +354,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     new export. metadata: {"session": "user-42"}.
     """
     ERROR_REASON_EXPORT_CHANGED: _ErrorReason.ValueType  # 136
-    """ABORTED. The session, or one of its memories, was deleted during the export: begin a
-    new one. metadata: {}.
+    """ABORTED. The session, or one of its memories, was deleted during the export, or chunks of
+    it were redacted, or what was derived from these is still being removed: begin a new one.
+    metadata: {}.
     """
     ERROR_REASON_IMPORT_INVALID: _ErrorReason.ValueType  # 137
     """INVALID_ARGUMENT. What is imported is no export that this release reads, was altered,
@@ -719,8 +720,9 @@ ERROR_REASON_EXPORT_NOT_FOUND: ErrorReason.ValueType  # 135
 new export. metadata: {"session": "user-42"}.
 """
 ERROR_REASON_EXPORT_CHANGED: ErrorReason.ValueType  # 136
-"""ABORTED. The session, or one of its memories, was deleted during the export: begin a
-new one. metadata: {}.
+"""ABORTED. The session, or one of its memories, was deleted during the export, or chunks of
+it were redacted, or what was derived from these is still being removed: begin a new one.
+metadata: {}.
 """
 ERROR_REASON_IMPORT_INVALID: ErrorReason.ValueType  # 137
 """INVALID_ARGUMENT. What is imported is no export that this release reads, was altered,

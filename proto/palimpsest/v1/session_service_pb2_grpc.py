@@ -195,8 +195,8 @@ class SessionServiceServicer(object):
         began; appends and steps continue meanwhile. Every block of lines ends with a check,
         whose SHA-256 covers all lines before it. A stream that was interrupted continues after
         any check with `resume`. The session remembers that it was exported. It ends with
-        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
-        meanwhile.
+        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
+        of it are redacted, meanwhile.
         Safety: writes the record of the export and nothing else; each call without `resume`
         is another export; not destructive.
         """
@@ -218,7 +218,8 @@ class SessionServiceServicer(object):
         opened again with the same header and id; it is removed 7 days after its last block, or
         by DeleteSession. Positions, producers, request ids of appends, revisions and times
         stay as they were; search indexes are built anew, and usage counts for no budget here.
-        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
+        a session of this tenant of which chunks were redacted since.
         Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
         not destructive.
         """

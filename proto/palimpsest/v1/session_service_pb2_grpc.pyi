@@ -90,8 +90,8 @@ class SessionServiceStub:
     began; appends and steps continue meanwhile. Every block of lines ends with a check,
     whose SHA-256 covers all lines before it. A stream that was interrupted continues after
     any check with `resume`. The session remembers that it was exported. It ends with
-    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
-    meanwhile.
+    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
+    of it are redacted, meanwhile.
     Safety: writes the record of the export and nothing else; each call without `resume`
     is another export; not destructive.
     """
@@ -109,7 +109,8 @@ class SessionServiceStub:
     opened again with the same header and id; it is removed 7 days after its last block, or
     by DeleteSession. Positions, producers, request ids of appends, revisions and times
     stay as they were; search indexes are built anew, and usage counts for no budget here.
-    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
+    a session of this tenant of which chunks were redacted since.
     Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
     not destructive.
     """
@@ -287,8 +288,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     began; appends and steps continue meanwhile. Every block of lines ends with a check,
     whose SHA-256 covers all lines before it. A stream that was interrupted continues after
     any check with `resume`. The session remembers that it was exported. It ends with
-    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
-    meanwhile.
+    ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
+    of it are redacted, meanwhile.
     Safety: writes the record of the export and nothing else; each call without `resume`
     is another export; not destructive.
     """
@@ -306,7 +307,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     opened again with the same header and id; it is removed 7 days after its last block, or
     by DeleteSession. Positions, producers, request ids of appends, revisions and times
     stay as they were; search indexes are built anew, and usage counts for no budget here.
-    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
+    a session of this tenant of which chunks were redacted since.
     Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
     not destructive.
     """
@@ -517,8 +519,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         began; appends and steps continue meanwhile. Every block of lines ends with a check,
         whose SHA-256 covers all lines before it. A stream that was interrupted continues after
         any check with `resume`. The session remembers that it was exported. It ends with
-        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted
-        meanwhile.
+        ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
+        of it are redacted, meanwhile.
         Safety: writes the record of the export and nothing else; each call without `resume`
         is another export; not destructive.
         """
@@ -542,7 +544,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         opened again with the same header and id; it is removed 7 days after its last block, or
         by DeleteSession. Positions, producers, request ids of appends, revisions and times
         stay as they were; search indexes are built anew, and usage counts for no budget here.
-        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line.
+        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
+        a session of this tenant of which chunks were redacted since.
         Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
         not destructive.
         """

@@ -47,6 +47,12 @@ class Exporter:
         check = None if after is None else _check_of(after[1])
         async with self._database.transaction(tenant_id, name="export") as tx:
             if after is None:
+                if await exports.is_redacting(tx, key):
+                    raise Conflict(
+                        Reason.EXPORT_CHANGED,
+                        "what was derived from redacted chunks is still being removed: export the"
+                        " session again soon",
+                    )
                 cut = await exports.begin(tx, key, uuid4())
                 if cut is not None:
                     await audit.record(tx, _audited(session, cut))
@@ -210,5 +216,6 @@ def _unknown(session: str) -> NotFound:
 def _changed() -> Conflict:
     return Conflict(
         Reason.EXPORT_CHANGED,
-        "the session, or one of its memories, was deleted during the export: begin a new one",
+        "the session, or one of its memories, was deleted during the export, or chunks were"
+        " redacted: begin a new one",
     )

@@ -45,7 +45,7 @@ from storage.log import deleting, sessions
 from storage.log.deleting import REMOVING
 from storage.log.sessions import StoredSession
 from storage.memories import memories
-from storage.operations import imports, verifying
+from storage.operations import exports, imports, verifying
 from storage.operations.imports import RowsRefused, StoredImport
 from storage.prism import states
 
@@ -90,6 +90,7 @@ class Importer:
             said = f"it has {header.memories} memories, and a session here at most {limit}"
             raise _invalid(FileInvalid(1, said))
         async with self._database.transaction(tenant_id, name="import") as tx:
+            await _refuse_redacted(tx, header.export_id)
             stored = await imports.get(tx, key)
             if stored is None or stored.finished_at is not None:
                 await self._begin(tx, key, name, header)
@@ -343,6 +344,7 @@ class ImportRun:
         await self._verify()
         async with self._database.transaction(self._tenant_id, name="import") as tx:
             await self._advance(tx, before)
+            await _refuse_redacted(tx, stored.export_id)
             await imports.show(tx, self._key, self._reader.line)
             shown = await sessions.get(tx, self._key)
             entry = AuditEntry(
@@ -370,6 +372,14 @@ class ImportRun:
                     raise _wrong(f"answer {answer} cites position {position}, which is not there")
             for request, first, last in await verifying.wrong_requests(tx, self._key):
                 raise _wrong(f"request {request!r} is not that of positions {first} to {last}")
+
+
+async def _refuse_redacted(tx: Transaction, export_id: UUID) -> None:
+    """Raises InvalidInput for an export that has what was redacted in its session since."""
+    session = await exports.redacted_since(tx, export_id)
+    if session is not None:
+        said = f"chunks of session {session!r} were redacted since this export"
+        raise _invalid(FileInvalid(1, f"{said}: export it again"))
 
 
 def _group(line: _Line) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -235,6 +236,40 @@ async def test_a_deleted_session_ends_its_export(database: Database, place: Plac
         async for _ in parts:
             pass
     assert refused.value.reason is Reason.EXPORT_CHANGED
+
+
+async def test_redacted_chunks_stay_tombstones_and_old_exports_are_refused(
+    servers: Servers, url: str, tmp_path: Path
+) -> None:
+    with api(url) as (_, address), worker(url, **servers.redis_settings()):
+        async with palimpsest.connect(address) as client:
+            session = await client.create_session("s")
+            memory = await session.create_memory("p", schema_source=SCHEMA, chunk_tokens=1)
+            one = await session.append("The ship Aurora is in harbour 7.", request_id="a")
+            await memory.get(after=one.read_token, timeout=200)
+            two = await session.append("The code of Berta is 4711.", request_id="b")
+            await memory.get(after=two.read_token, timeout=200)
+            before, after, again = tmp_path / "before", tmp_path / "after", tmp_path / "again"
+            await session.export(before)
+            found = await session.forget(text="4711")
+            assert found.operation is not None
+            await (await client.operation(found.operation.id)).wait(timeout=200)
+            await memory.get(fully_applied=True, timeout=200)
+            with pytest.raises(palimpsest.InvalidArgument, match="redacted since"):
+                await client.import_session(before, "back")
+            await session.export(after)
+            assert b"4711" in before.read_bytes()
+            assert b"4711" not in after.read_bytes()
+            copy = await client.import_session(after, "copy")
+            await copy.export(again)
+            assert content(again.read_bytes()) == content(after.read_bytes())
+            tombstone = [chunk async for chunk in copy.chunks()][1]
+            assert (tombstone.text, tombstone.redaction is not None) == ("", True)
+            # The same request again adds nothing, as in the session itself.
+            assert (await copy.append("The code of Berta is 4711.", request_id="b")).positions == (
+                two.positions
+            )
+            assert (await copy.info()).head == 2
 
 
 def resealed(file: bytes, change: Callable[[dict[str, object]], object]) -> bytes:

@@ -249,6 +249,8 @@ REDACTION = RecordKind(
         *_need("cause principal reason", "text"),
         *_need("chunks"),
         *_CREATED,
+        *_maybe("ended_at", "timestamptz"),
+        *_need("removed", "jsonb"),
     ),
     keys=("redaction_id",),
 )
