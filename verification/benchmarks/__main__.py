@@ -37,6 +37,7 @@ NAMES = (
     "step",
     "stream",
     "table",
+    "transfer",
     "tree",
     "waiters",
     "words",
