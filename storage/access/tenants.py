@@ -5,6 +5,7 @@ Reads of other tenants than the transaction's need `Database.sweeping`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ class TenantChange:
 _COLUMNS = "tenant_id, name, display_name, created_at, suspended_at, retention"
 _CREATE = f"""
 INSERT INTO tenant (tenant_id, name, display_name, suspended_at)
-VALUES (%s, %s, %s, CASE WHEN %s THEN now() END)
+VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 RETURNING {_COLUMNS}
 """  # noqa: S608 - all of it is ours
@@ -41,7 +42,7 @@ _UPDATE = f"""
 UPDATE tenant SET
     display_name = coalesce(%(display_name)s, display_name),
     suspended_at = CASE WHEN %(suspended)s::boolean IS NULL THEN suspended_at
-        WHEN %(suspended)s THEN coalesce(suspended_at, now()) END,
+        WHEN %(suspended)s THEN coalesce(suspended_at, %(now)s) END,
     retention = coalesce(%(retention)s::jsonb, retention)
 WHERE tenant_id = %(tenant)s
 RETURNING {_COLUMNS}
@@ -52,7 +53,9 @@ async def create(
     tx: Transaction, name: str, *, display_name: str, is_suspended: bool
 ) -> StoredTenant | None:
     """Creates the transaction's tenant; None where another one has the name."""
-    row = first(await tx.fetch(_CREATE, (tx.tenant_id, name, display_name, is_suspended)))
+    # A function of time would be refused by a sharded database.
+    suspended_at = datetime.now(UTC) if is_suspended else None
+    row = first(await tx.fetch(_CREATE, (tx.tenant_id, name, display_name, suspended_at)))
     return None if row is None else _tenant(row)
 
 
@@ -91,6 +94,7 @@ async def update(tx: Transaction, change: TenantChange) -> StoredTenant:
         "display_name": change.display_name,
         "suspended": change.is_suspended,
         "retention": None if change.retention is None else change.retention.as_json(),
+        "now": datetime.now(UTC),
     }
     return _tenant((await tx.fetch(_UPDATE, values))[0])
 
