@@ -249,7 +249,6 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         if request.WhichOneof("frame") != "open":
             raise appends.misused("a stream begins with open")
         opening = request.open
-        current_identity().require_session(opening.session)
         say_subject(opening)
         opened = await self._appender.open(
             tenant_id,

@@ -60,6 +60,7 @@ class Caller:
 
     def __init__(self, channel: aio.Channel, token: str | None = None) -> None:
         self._channel = channel
+        self.token = token or ""
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     def with_token(self, token: str | None) -> "Caller":

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 from google.protobuf.message import Message
 
 from service.domain.access.identity import Scope
-from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.base import Around, Context, respond
 from service.rpc.interceptors.tenancy import current_identity
 
 #: Methods without a session in their request that show nothing of other sessions: their use cases
@@ -24,6 +25,22 @@ class SessionLimit(Around):
     field needs besides the method: a search that reranks asks a model.
     """
 
+    def _wrap(self, method: str, handler: Any) -> Any:
+        if not handler.request_streaming:
+            return super()._wrap(method, handler)
+        inner = handler.stream_stream
+
+        async def streaming(requests: Any, context: Context) -> None:
+            if current_identity().session_prefix:
+                requests = _checked(method.rpartition("/")[2], requests)
+            await respond(inner(requests, context), context)
+
+        return grpc.stream_stream_rpc_method_handler(
+            streaming,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Checks the request of a client that does not stream. Raises PermissionDenied."""
@@ -34,6 +51,16 @@ class SessionLimit(Around):
             if identity.session_prefix:
                 check_sessions(method.rpartition("/")[2], request)
         yield
+
+
+async def _checked(method: str, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yields the messages of a stream; the first has to name a session that is allowed."""
+    is_open = False
+    async for request in requests:
+        if not is_open or any(sessions_in(request)):
+            check_sessions(method, request)
+        is_open = True
+        yield request
 
 
 def check_sessions(method: str, request: Message) -> None:

@@ -34,12 +34,16 @@ class Consistency:
         try:
             token = ReadToken.verify(token_key, self.at_least)
         except TokenInvalid as error:
-            raise _token_invalid("it was not issued by this service, or altered") from error
+            raise _token_invalid(_NOT_OURS) from error
         if token.session_key != session_key:
-            raise _token_invalid("it belongs to another session")
+            # In the same words: another tenant's session is as one that never existed.
+            raise _token_invalid(_NOT_OURS)
         if token.incarnation != incarnation or token.position > head:
             raise _token_invalid("it is of a history that this session does not have")
         return head if self.fully_applied else token.position
+
+
+_NOT_OURS = "it was not issued by this service for this session, or was altered"
 
 
 def _token_invalid(why: str) -> InvalidInput:
