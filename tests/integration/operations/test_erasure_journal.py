@@ -19,8 +19,10 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.erasure_journal import ErasureJournal, JournalComparison
 from service.usecases.operations.journal_file import JournalFile
+from service.usecases.operations.redacting import RedactionRequest, Redactor
 from storage.engine.database import Database
 from storage.log import erasures
+from storage.log.selecting import Selection
 from tests.integration.support.scripted import ITEM, Script, make, prism_method
 from tests.integration.support.writing import append_texts, drop_wake_ups
 from tests.support.harness import Servers, with_database
@@ -168,3 +170,30 @@ async def test_the_journal_holds_no_text(deployment: Deployment) -> None:
     written = deployment.file.path.read_text()
     assert "secret" not in written
     assert '"s"' not in written, "nor the name"
+
+
+async def test_a_restored_database_redacts_what_it_has_missed(deployment: Deployment) -> None:
+    await make(deployment.database, ["a twin", "the zanzibar code", "c"])
+    await prism_method(deployment.database, Script()).drain(ITEM)
+    copy = await deployment.back_up()
+    redactor = Redactor(
+        *(deployment.database, WakeUps(drop_wake_ups), b"token-key"),
+        max_chunks=10,
+        max_rules=10,
+        journal=deployment.journal(),
+    )
+    wanted = RedactionRequest(session="s", selection=Selection(text="zanzibar"), keep_out=True)
+    assert list((await redactor.redact(DEFAULT_TENANT, wanted)).positions) == [2]
+    restored = Database.connect(copy, pool_size=2, name="test")
+    try:
+        assert (await deployment.journal(restored).compare()).repeated == 1
+        page = await sessions.read_chunks(
+            restored, DEFAULT_TENANT, "s", from_position=1, limit=10, max_bytes=10_000
+        )
+        assert [one.chunk.text for one in page.chunks] == ["a twin", "", "c"]
+        async with restored.transaction(DEFAULT_TENANT) as tx:
+            assert await tx.fetch("SELECT words FROM keep_out") == [(1,)]
+            assert await tx.fetch("SELECT applied_position FROM memory") == [(1,)]
+        assert (await deployment.journal(restored).compare()).repeated == 0
+    finally:
+        await restored.close()
