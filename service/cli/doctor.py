@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import palimpsest
 from service.app.health import report
 from service.cli.app import SettingsPath
 from service.cli.command import Json
 from service.cli.deployment import DataDir, Installation, TenantName, find_deployment
-from service.cli.output import escaped, out, show, show_json
+from service.cli.output import CommandError, escaped, out, show, show_json
 from service.cli.run import read_config, read_settings
 from service.domain.operations.doctor import Finding, Severity, bad, judge_disk, ok, warn
 from service.settings import certificates
@@ -102,6 +103,12 @@ def _channel(address: str, config: Config) -> "aio.Channel":
     """Returns a channel to the API; with TLS it trusts the certificate that is configured."""
     import grpc
 
+    if "://" in address:
+        # As clients name it, who trust what their own settings say.
+        try:
+            return palimpsest.connect(address).channel
+        except ValueError as error:
+            raise CommandError(str(error)) from error
     try:
         served = certificates.read(config)
     except certificates.UnusableCertificate:

@@ -147,9 +147,7 @@ class Deployment:
 
     def _isolation(self, one: Service) -> Iterator[str]:
         if one.raw.get("ports"):
-            yield "publishes a port: there is no authentication"
-        if one.environment.get("PALIMPSEST_INSECURE") != "true":
-            return
+            yield "publishes a port: the proxy's is the only one"
         for name in one.networks:
             internal = self.project["networks"][name].get("internal", False)
             others = [
@@ -166,9 +164,17 @@ class Deployment:
         listens, metrics = api.port("PALIMPSEST_LISTEN"), api.port("PALIMPSEST_METRICS_LISTEN")
         if f" api:{listens} " not in proxy:
             yield f"haproxy.cfg does not lead to api:{listens}"
+        if "ssl ca-file /run/secrets/ca.pem verify required verifyhost localhost " not in proxy:
+            yield "haproxy.cfg does not check the API's certificate"
+        if api.environment.get("PALIMPSEST_TLS_CERTIFICATE_FILE") != "/run/secrets/api.pem":
+            yield "the API is served without TLS"
+        if api.environment.get("PALIMPSEST_AUTHENTICATION") != "required":
+            yield "the API is served without keys"
+        if "PALIMPSEST_INSECURE" in api.environment:
+            yield "the API waives TLS and keys"
         if f" port {metrics} " not in proxy:
             yield f"haproxy.cfg does not look at port {metrics}"
-        bound = re.search(r"^frontend calls\n    bind :(\d+) proto h2$", proxy, re.MULTILINE)
+        bound = re.search(r"^    bind :(\d+) ssl crt /run/secrets/api.pem alpn h2 ", proxy, re.M)
         published = services["proxy"].raw["ports"][0]["target"]
         if bound is None or int(bound[1]) != published:
             yield f"haproxy.cfg does not listen at port {published}"
@@ -304,9 +310,7 @@ def _secrets(one: Service) -> Iterator[str]:
 
 def _process(one: Service) -> Iterator[str]:
     # A value that is refused is found by the rehearsal.
-    ours = {
-        k.removesuffix("_FILE"): v for k, v in one.environment.items() if k.startswith(_OF_OURS)
-    }
+    ours = {k: v for k, v in one.environment.items() if k.startswith(_OF_OURS)}
     yield from (f"{name} is no setting" for name, _ in unknown_variables(ours))
     if said := wrong_command(one.command):
         yield said

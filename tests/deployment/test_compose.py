@@ -214,6 +214,30 @@ BROKEN = {
         "bind :50052",
         "does not listen at port 50051",
     ),
+    "an API without TLS": (
+        "compose.yaml",
+        "      PALIMPSEST_TLS_CERTIFICATE_FILE: /run/secrets/api.pem\n",
+        "",
+        "the API is served without TLS",
+    ),
+    "an API without keys": (
+        "compose.yaml",
+        "PALIMPSEST_AUTHENTICATION: required",
+        "PALIMPSEST_AUTHENTICATION: none",
+        "the API is served without keys",
+    ),
+    "an insecure API": (
+        "compose.yaml",
+        "      PALIMPSEST_AUTHENTICATION: required",
+        "      PALIMPSEST_INSECURE: 'true'",
+        "the API waives TLS and keys",
+    ),
+    "a proxy that trusts any": (
+        "haproxy.cfg",
+        "verify required",
+        "verify none",
+        "does not check the API's certificate",
+    ),
     "the proxy blind": ("haproxy.cfg", "port 9464", "port 9465", "does not look at port 9464"),
     "a proxy too small": (
         "compose.yaml",
@@ -256,7 +280,9 @@ def test_secrets_are_made_once_and_by_us_alone(loader: Path, copied: Path) -> No
     assert named <= set(first)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     # A container's user reads them by their mounts, and writes none.
-    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in first} == {0o444}
+    modes = {name: stat.S_IMODE((folder / name).stat().st_mode) for name in first}
+    assert modes.pop("ca.key") == 0o400, "no container gets it"
+    assert {*modes.values()} == {0o444}
     passwords = {first[name] for name in first if name.endswith("_password")}
     assert len(passwords) == 5
     assert {len(one) for one in passwords} == {48}
@@ -280,8 +306,11 @@ def test_prometheus_takes_its_files(copied: Path) -> None:
     assert "SUCCESS" in done.stdout
 
 
-def test_haproxy_takes_its_file() -> None:
-    check = [program("haproxy"), "-c", "-f", str(HERE / "haproxy.cfg")]
+def test_haproxy_takes_its_file(copied: Path) -> None:
+    subprocess.run([program("sh"), str(copied / "prepare.sh")], check=True, capture_output=True)
+    file = copied / "haproxy.cfg"
+    file.write_text(file.read_text().replace("/run/secrets", str(copied / "secrets")))
+    check = [program("haproxy"), "-c", "-f", str(file)]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     # Not a word against it either.

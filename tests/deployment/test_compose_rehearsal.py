@@ -15,6 +15,7 @@ from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import grpc
@@ -214,7 +215,7 @@ def proxy(machine: Machine, servers: list[Container]) -> Iterator[tuple[str, str
         options = template[1].replace("port 9464", f"port {metrics}")
         lines.append(f"server api-{number} {one.environment['PALIMPSEST_LISTEN']} {options}")
     text = text.replace(template[0], "\n    ".join(lines))
-    text = text.replace("bind :50051", f"bind 127.0.0.1:{calls}")
+    text = machine.here(text.replace("bind :50051", f"bind 127.0.0.1:{calls}"))
     file = machine.write("haproxy.cfg", text.replace("127.0.0.1:8405", f"127.0.0.1:{state}"))
     log = (machine.folder / "haproxy.log").open("w")
     running = subprocess.Popen([program("haproxy"), "-db", "-f", str(file)], stdout=log, stderr=log)
@@ -235,9 +236,9 @@ def status(url: str) -> int:
         return int(getattr(error, "code", 0))
 
 
-async def append_and_ask(address: str, texts: list[str]) -> tuple[int, str]:
+async def append_and_ask(target: str, texts: list[str], **options: Any) -> tuple[int, str]:
     """Returns how far the memory is behind these texts, and what it answers."""
-    async with palimpsest.connect(address) as client:
+    async with palimpsest.connect(target, **options) as client:
         session = await client.create_session("s", exist_ok=True)
         memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, exist_ok=True)
         token = await send(session, *texts)
@@ -246,12 +247,27 @@ async def append_and_ask(address: str, texts: list[str]) -> tuple[int, str]:
     return state.applied_position, answer.text
 
 
+async def as_clients(machine: Machine, address: str, key: str, texts: list[str]) -> tuple[int, str]:
+    """Does it by TLS with a key, without which nothing is done."""
+    port, ca_file = address.rpartition(":")[2], machine.here("/run/secrets/ca.pem")
+    target = f"grpcs://localhost:{port}"
+    async with palimpsest.connect(target, ca_file=ca_file) as client:
+        with pytest.raises(palimpsest.Unauthenticated):
+            await client.create_session("s", exist_ok=True)
+    return await append_and_ask(target, texts, token=key, ca_file=ca_file)
+
+
 def migrate(machine: Machine) -> str:
     """Returns what the one-shot service prints."""
-    one = machine.deployment.services["migrate"]
+    return command(machine, "migrate", *machine.deployment.services["migrate"].command)
+
+
+def command(machine: Machine, service: str, *words: str) -> str:
+    """Returns what a command in a container prints."""
+    one = machine.deployment.services[service]
     environment = {name: machine.here(value) for name, value in one.environment.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *one.command],
+        [sys.executable, "-m", "service.cli", *words],
         env={**os.environ, **environment, "PALIMPSEST_RUN_DIR": str(machine.folder)},
         cwd=ROOT,
         capture_output=True,
@@ -283,8 +299,11 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         address, ready = stack.enter_context(proxy(machine, servers))
         eventually("the proxy has a server", lambda: status(ready) == 200)
 
+        scopes = [word for one in ("read", "append", "ask", "edit") for word in ("--scope", one)]
+        key = command(machine, "api", "access", "bootstrap", "--tenant", "default", *scopes)
+
         texts = [f"The museum is closed on Mondays ({number})." for number in range(3)]
-        position, answer = asyncio.run(append_and_ask(address, texts))
+        position, answer = asyncio.run(as_clients(machine, address, key, texts))
         assert (position, answer) == (3, "On Mondays.")
         calls = len(model.requests)
         assert calls >= 2
@@ -292,7 +311,7 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         # One of each: the others have their work.
         servers[0].process.kill()
         workers[0].process.kill()
-        position, answer = asyncio.run(append_and_ask(address, texts))
+        position, answer = asyncio.run(as_clients(machine, address, key, texts))
         assert (position, answer) == (6, "On Mondays.")
         assert len(model.requests) > calls
 
