@@ -130,7 +130,11 @@ def _questions_for(texts: list[str]) -> list[str]:
 
 
 async def _run(address: str, name: str, job: Task, as_json: bool) -> None:
-    async with palimpsest.connect(address) as client:
+    try:
+        connection = palimpsest.connect(address)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    async with connection as client:
         session = await client.create_session(name)
         memory = await session.create_memory(
             MEMORY,

@@ -25,6 +25,7 @@ from psycopg import sql
 import palimpsest
 from tests import ROOT
 from tests.deployment.images import BUILD, USER, WRITABLE, Building, Image
+from tests.support.certificates import Authority
 from tests.support.fake_model import fake_model
 from tests.support.harness import Servers, with_database
 
@@ -102,6 +103,18 @@ async def test_the_service_and_the_demo_run_from_the_image(
             "PALIMPSEST_MODEL_BASE_URL": model.url,
             "PALIMPSEST_MODEL_API_KEY": "sk-of-nobody",
         }
+        # As deployments serve: by TLS, with keys.
+        authority = Authority()
+        certificate, tls_key = authority.issue("localhost").write(run_dir, "api")
+        root = run_dir / "root.pem"
+        root.write_bytes(authority.root.pem)
+        for path in (certificate, tls_key, root):
+            path.chmod(0o644)
+        tls = {
+            "PALIMPSEST_AUTHENTICATION": "required",
+            "PALIMPSEST_TLS_CERTIFICATE_FILE": f"/run/palimpsest/{certificate.name}",
+            "PALIMPSEST_TLS_KEY_FILE": f"/run/palimpsest/{tls_key.name}",
+        }
         socket = "/run/palimpsest/executor.sock"
         migrated = image.palimpsest(run_dir, "migrate", **settings)
         assert migrated.returncode == 0, migrated.stderr
@@ -112,9 +125,15 @@ async def test_the_service_and_the_demo_run_from_the_image(
             return stack.enter_context(begun)
 
         executor = started("calling", "executor", "--socket", socket)
-        serve = started("listening on", "serve")
+        serve = started("listening on", "serve", **tls)
         work = started("working", "work", PALIMPSEST_CALLER_SOCKET=socket)
-        address = serve.line("listening on").removeprefix("listening on ")
+        address = f"grpcs://{serve.line('listening on').removeprefix('listening on ')}"
+        scopes = [f"--scope={one}" for one in ("read", "append", "ask", "edit")]
+        made = image.palimpsest(
+            run_dir, "access", "bootstrap", "--tenant=default", *scopes, **settings
+        )
+        assert made.returncode == 0, made.stderr
+        key = made.stdout.strip()
 
         health = image.run(run_dir, *image.config["Healthcheck"]["Test"][1:])
         assert health.returncode == 0, health.stdout
@@ -124,7 +143,12 @@ async def test_the_service_and_the_demo_run_from_the_image(
             "work",
         ]
 
-        demo = image.palimpsest(run_dir, "demo", "--json", "--task=tables", f"--address={address}")
+        run_demo = ("demo", "--json", "--task=tables", f"--address={address}")
+        client_settings = {"PALIMPSEST_CA_FILE": "/run/palimpsest/root.pem"}
+        refused = image.palimpsest(run_dir, *run_demo, **client_settings)
+        assert refused.returncode == 1
+        assert "this server requires authentication" in refused.stderr
+        demo = image.palimpsest(run_dir, *run_demo, **client_settings, PALIMPSEST_TOKEN=key)
         assert demo.returncode == 0, demo.stderr
         result = json.loads(demo.stdout.strip().splitlines()[-1])
         assert result["acked"] == result["applied_position"] == result["chunks"] > 0
@@ -133,7 +157,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
         assert f"the session {result['session']} is left" in demo.stderr
 
         # A model over the network: litellm works with what was left of it.
-        async with palimpsest.connect(address) as client:
+        async with palimpsest.connect(address, token=key, ca_file=root) as client:
             session = await client.create_session("litellm")
             memory = await session.create_memory("notes", SCHEMA, model="openai/fake")
             ack = await session.append("The harbour museum is closed on Mondays.")
@@ -147,6 +171,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
     assert "Traceback" not in logged
     assert "Read-only file system" not in logged
     assert "sk-of-nobody" not in logged
+    assert key not in logged
     gone = image.run(run_dir, *image.config["Healthcheck"]["Test"][1:])
     assert gone.returncode == 1, gone.stdout
 
