@@ -10,6 +10,7 @@ from types import FrameType
 NAMES = (
     "append",
     "apply",
+    "authentication",
     "backlog",
     "budget",
     "calls",

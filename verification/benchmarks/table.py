@@ -16,6 +16,7 @@ from typing import Any
 SIZES: dict[str, Sequence[str]] = {
     "append": (),
     "apply": (),
+    "authentication": (),
     "budget": ("--rows", "300000"),
     "calls": (),
     "context": (),
