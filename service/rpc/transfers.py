@@ -9,6 +9,8 @@ from palimpsest.v1 import session_service_pb2
 from service.domain.values.errors import server_stopping
 from service.rpc.appends import misused
 from service.rpc.convert import common
+from service.rpc.interceptors.tenancy import current_identity
+from service.rpc.interceptors.tracing import say_subject
 from service.rpc.interceptors.validation import validate
 from service.rpc.streams import until_stopped
 from service.usecases.operations.exporting import Exporter
@@ -54,6 +56,8 @@ async def imported(
     validate(first)
     if first.WhichOneof("frame") != "open":
         raise misused("a stream begins with open")
+    current_identity().require_session(first.open.session)
+    say_subject(first.open)
     run = await importer.open(tenant_id, first.open.header, first.open.session)
     yield _Response(opened=_Response.Progress(through_line=run.through_line))
     async with aclosing(until_stopped(_written(run, requests), stopping)) as written:

@@ -272,7 +272,8 @@ _SET_SESSION = """
 UPDATE session SET language = %(language)s, metadata = %(metadata)s::jsonb,
     default_memory = %(default_memory)s, created_at = %(created_at)s::timestamptz,
     retention = %(retention)s::jsonb,
-    trajectories_expired_at = %(trajectories_expired_at)s::timestamptz
+    trajectories_expired_at = %(trajectories_expired_at)s::timestamptz,
+    expired_position = %(expired_position)s
 WHERE session_key = %(session)s
 """
 
@@ -386,11 +387,22 @@ WHERE session_key = %(session)s
 _FINISH = """
 UPDATE session_import SET finished_at = now(), line = %(line)s WHERE session_key = %(session)s
 """
+# In the tenant where the session was exported, the copy keeps out what that session does.
+_KEEP_OUT = """
+WITH rules AS (
+    INSERT INTO keep_out (session_key, words, digest, tenant_id, redaction_id)
+    SELECT i.session_key, k.words, k.digest, k.tenant_id, k.redaction_id
+    FROM session_import i JOIN session_export e ON e.export_id = i.export_id
+    JOIN keep_out k ON k.session_key = e.session_key
+    WHERE i.session_key = %(session)s ON CONFLICT DO NOTHING RETURNING 1
+)
+UPDATE session SET keeps_out = EXISTS (SELECT FROM rules) WHERE session_key = %(session)s
+"""
 _KEEP = "DELETE FROM removal WHERE session_key = %(session)s"
 
 
 async def show(tx: Transaction, session_key: UUID, line: int) -> None:
     """Makes an imported session visible. The caller has it from `advance`."""
     values = {"session": session_key, "line": line}
-    for statement in (_SHOW_MEMORIES, _SHOW, _FINISH, _KEEP):
+    for statement in (_SHOW_MEMORIES, _SHOW, _KEEP_OUT, _FINISH, _KEEP):
         await tx.execute(statement, values, prepare=None)

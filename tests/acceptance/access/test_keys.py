@@ -112,6 +112,10 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
     stream = session_service_pb2.AppendChunksRequest(open=opening)
     found = await refused(limited, "AppendChunks", stream)
     assert found.reason == "SESSION_NOT_ALLOWED"
+    wanted = session_service_pb2.ImportSessionRequest.Open(session="user:2|b", header=b"{}")
+    importing = session_service_pb2.ImportSessionRequest(open=wanted)
+    found = await refused(limited, "ImportSession", importing)
+    assert found.reason == "SESSION_NOT_ALLOWED"
 
 
 async def test_a_rotated_key_is_valid_until_its_overlap_ends(operator: Caller) -> None:

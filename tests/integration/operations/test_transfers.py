@@ -270,6 +270,13 @@ async def test_redacted_chunks_stay_tombstones_and_old_exports_are_refused(
                 two.positions
             )
             assert (await copy.info()).head == 2
+            # The same text anew is kept out of the copy, too.
+            await copy.append("the code of BERTA is 4711", request_id="c")
+            await copy.append("Something else.", request_id="d")
+            assert [chunk.text async for chunk in copy.chunks(from_position=3)] == [
+                "",
+                "Something else.",
+            ]
 
 
 def resealed(file: bytes, change: Callable[[dict[str, object]], object]) -> bytes:

@@ -197,6 +197,7 @@ SESSION = RecordKind(
         *_CREATED,
         *_need("retention", "jsonb"),
         *_maybe("trajectories_expired_at", "timestamptz"),
+        RecordField(name="expired_position", type="bigint", default=0),
     ),
     keys=(),
 )
