@@ -23,7 +23,7 @@ _RECORD = """
 INSERT INTO erasure (tenant_id, erasure_id, kind, target_session, target_item, detail, principal,
     reason, requested_at, is_replayed)
 VALUES (%(tenant)s, %(erasure)s, %(kind)s, %(session)s, %(item)s, %(detail)s::jsonb,
-    %(principal)s, %(reason)s, coalesce(%(at)s, now()), %(replayed)s)
+    %(principal)s, %(reason)s, {at}, %(replayed)s)
 ON CONFLICT DO NOTHING
 """
 
@@ -38,8 +38,10 @@ async def record(
 ) -> UUID:
     """Records an erasure in the transaction that hides its target; returns its id."""
     erasure_id = request.erasure_id or uuid4()
+    # A sharded database takes no now() inside of coalesce.
+    at = "now()" if request.requested_at is None else "%(at)s"
     await tx.execute(
-        _RECORD,
+        _RECORD.format(at=at),
         {
             "tenant": tx.tenant_id,
             "erasure": erasure_id,

@@ -87,8 +87,12 @@ class JournalComparison:
 class ErasureJournal:
     """The journal of a deployment; without a file there is none, and nothing is kept."""
 
-    def __init__(self, database: Database, file: JournalFile | None) -> None:
+    def __init__(
+        self, database: Database, file: JournalFile | None, redact: Repeat | None = None
+    ) -> None:
+        """`redact` repeats redactions of chunks."""
         self._database = database
+        self._repeats = dict(_REPEATS) | ({ErasureKind.CHUNKS: redact} if redact else {})
         self._file = file
         self._lock = asyncio.Lock()
 
@@ -161,7 +165,7 @@ class ErasureJournal:
             requested_at=entry.requested_at,
             detail=entry.detail,
         )
-        repeat = _REPEATS.get(entry.kind)
+        repeat = self._repeats.get(entry.kind)
         if repeat is None:
             raise JournalBroken(f"has an erasure of {entry.kind}, which this release cannot repeat")
         name = "repeat-erasure"

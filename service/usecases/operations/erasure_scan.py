@@ -137,7 +137,7 @@ class _RowScan:
         self._kind = receipt.kind
         self._target = next(iter(_target_of(receipt)))
         self._session = str(receipt.session_key).encode()
-        self._positions = [range(a, b + 1) for a, b in receipt.detail.get("positions", ())]
+        self._positions = frozenset(receipt.detail.get("positions", ()))
         self._rows: Counter[str] = Counter()
         self._own_digests: Counter[str] = Counter()
         self._other_digests: Counter[str] = Counter()
@@ -163,8 +163,7 @@ class _RowScan:
                 self._rows["chunk: content"] += 1
 
     def _is_redacted(self, values: Mapping[str, bytes]) -> bool:
-        position = int(values.get("position", b"0"))
-        return any(position in some for some in self._positions)
+        return int(values.get("position", b"0")) in self._positions
 
     def see_digest(self, row: DumpedRow) -> None:
         """Counts a row with a text that was removed."""

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from service.domain.log.erasures import Erasure
+from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.log.journal_lines import JournalBroken, journal_key
 from service.domain.values.errors import NotFound, Unavailable
 from service.domain.values.reasons import Reason
@@ -112,6 +112,36 @@ async def test_a_restored_database_repeats_what_it_has_missed(deployment: Deploy
     assert await deployment.journal(restored).compare() == JournalComparison()
     assert await deployment.journal().compare() == JournalComparison()
     await restored.close()
+
+
+async def test_a_restored_database_repeats_a_redaction(deployment: Deployment) -> None:
+    await make(deployment.database, ["a fact that stays", "a secret that goes", "another"])
+    await prism_method(deployment.database, Script()).drain(ITEM)
+    url = await deployment.back_up()
+    redactor = redactor_of(deployment.database, deployment.journal())
+    wanted = RedactionRequest(session="s", selection=Selection(text="secret"))
+    assert (await redactor.redact(DEFAULT_TENANT, wanted)).positions == [2]
+    restored = Database.connect(url, pool_size=2, name="restored")
+    assert await texts(restored) == ["a fact that stays", "a secret that goes", "another"]
+    journal = ErasureJournal(restored, deployment.file, redactor_of(restored).repeat)
+    assert await journal.compare() == JournalComparison(repeated=1)
+    assert await texts(restored) == ["a fact that stays", "", "another"]
+    (one,) = await recorded(restored)
+    assert (one.kind, one.is_replayed) == (ErasureKind.CHUNKS, True)
+    assert one.erasure_id == (await recorded(deployment.database))[0].erasure_id
+    assert await journal.compare() == JournalComparison()
+    await restored.close()
+
+
+def redactor_of(database: Database, journal: ErasureJournal | None = None) -> Redactor:
+    wake_ups = WakeUps(drop_wake_ups)
+    return Redactor(database, wake_ups, b"token", max_chunks=100, journal=journal)
+
+
+async def texts(database: Database) -> list[str]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.fetch("SELECT text FROM chunk ORDER BY position")
+    return [row[0] for row in rows]
 
 
 async def test_without_a_journal_the_value_is_back(deployment: Deployment) -> None:
