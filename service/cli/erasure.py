@@ -93,10 +93,10 @@ def verify(
         list[Path] | None,
         typer.Option("--folder", help="Scan all files below it as well; may be repeated."),
     ] = None,
-    settle: Annotated[
+    rewrite: Annotated[
         bool,
         typer.Option(
-            "--settle",
+            "--rewrite",
             help="First rewrite all tables, each locked meanwhile, and leave the write-ahead log"
             " behind.",
         ),
@@ -124,7 +124,7 @@ def verify(
             show(f"pass  signature: {parsed.kind} erased, by key {parsed.public_key.hex()[:16]}")
         if offline:
             return
-        targets = _targets(read_config(data_dir=data_dir), database, dump, folder or [], settle)
+        targets = _targets(read_config(data_dir=data_dir), database, dump, folder or [], rewrite)
         failed = _show_all(results_of(parsed, _text(text), targets), as_json=as_json)
     except NotAReceipt as error:
         raise CommandError(f"the receipt {error}") from error
@@ -190,7 +190,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _targets(
-    config: "Config", database: str | None, dump: Path | None, folders: list[Path], settle: bool
+    config: "Config", database: str | None, dump: Path | None, folders: list[Path], rewrite: bool
 ) -> "ScanTargets":
     from service.local import running
     from service.usecases.operations.erasure_verify import ScanTargets
@@ -204,8 +204,8 @@ def _targets(
         redis = redis or found.settings.get("redis_url")
     if (recorded := os.environ.get("PALIMPSEST_RECORD")) and Path(recorded).is_dir():
         folders.append(Path(recorded))
-    if settle and database is None:
-        raise CommandError("--settle needs the URL of a superuser: give --database")
+    if rewrite and database is None:
+        raise CommandError("--rewrite needs the URL of a superuser: give --database")
     if database is None and dump is None:
         say("no superuser's URL: give --database or --dump to scan the database")
     return ScanTargets(
@@ -215,7 +215,7 @@ def _targets(
         redis_url=redis,
         data_dir=here,
         folders=tuple(folders),
-        settle=settle,
+        rewrite=rewrite,
     )
 
 

@@ -40,6 +40,9 @@ _SETTINGS = {
     "shared_buffers": "128MB",
     "max_connections": "200",
     "max_wal_size": "1GB",
+    # A segment that is used again has its old content until it is written over: what was erased
+    # would stay there for long.
+    "wal_recycle": "off",
     "password_encryption": "scram-sha-256",
     "log_min_messages": "warning",
     "log_line_prefix": "%m [%p] ",

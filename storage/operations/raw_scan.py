@@ -99,12 +99,17 @@ def digest_key(url: str, tenant_id: UUID) -> tuple[bytes, bytes] | None:
     return None if row is None else (bytes(row[0]), bytes(row[1]))
 
 
-def settle(url: str) -> None:
+def rewrite(url: str) -> None:
     """Rewrites all tables, and lets the write-ahead log go: nothing of removed rows is left.
 
     Each table is locked while it is rewritten. Needs a superuser. Raises StorageError.
     """
     with translated(), psycopg.connect(url, autocommit=True) as connection:
+        # Samples of texts, which ANALYZE took before statistics of these columns were turned off.
+        connection.execute(
+            "DELETE FROM pg_statistic s USING pg_attribute a WHERE a.attrelid = s.starelid"
+            " AND a.attnum = s.staattnum AND a.attstattarget = 0"
+        )
         rows = connection.execute(
             "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = 'public'"
             " OR tablename = 'pg_statistic'"

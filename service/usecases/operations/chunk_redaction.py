@@ -10,6 +10,7 @@ from service.domain.log.erasures import ErasureKind, ErasureRequest
 from service.domain.log.redactions import RedactionCause
 from service.domain.prism.spec import PrismSpec
 from service.domain.values.work_items import WorkItem, WorkKind
+from service.usecases.operations.outside import exports_made
 from storage.engine.database import Transaction
 from storage.log import deleting, erasures, keeping_out, redacting
 from storage.log.redacting import Keyed, RedactedChunks
@@ -61,6 +62,7 @@ async def redact_chunks(
         return ChunkRedaction(positions=())
     removed, woken = await _remove_derived(tx, key, redacted)
     detail = {
+        **await exports_made(tx, key),
         "positions": list(redacted.positions),
         "keep_out": [[words, digest.hex()] for words, digest in rules],
     }

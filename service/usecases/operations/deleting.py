@@ -5,7 +5,6 @@ large one workers remove them, batch by batch.
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -21,6 +20,7 @@ from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
+from service.usecases.operations.outside import exports_made
 from service.usecases.operations.redacting import remove_redacted
 from storage.access import audit
 from storage.engine.database import Database, Transaction
@@ -29,14 +29,11 @@ from storage.log import deleting, erasures
 from storage.log.deleting import Removal
 from storage.operations import derived, imports
 from storage.operations.derived import RedactionRemoval
-from storage.operations.exports import exports_of
 
 #: Rows of one transaction of a removal.
 BATCH_ROWS = 2000
 #: Transactions that a call adds to its own before it leaves the rest to workers.
 OWN_BATCHES = 2
-#: Exports that a receipt lists; of earlier ones it has the number.
-MAX_EXPORTS = 100
 
 
 class Deleter:
@@ -61,7 +58,7 @@ class Deleter:
         key, request = session_key(tenant_id, session), _request(reason)
 
         async def hide(tx: Transaction) -> bool:
-            listed = replace(request, detail=await _exports(tx, key))
+            listed = replace(request, detail=await exports_made(tx, key))
             found = await deleting.delete_session(tx, key, listed)
             if not found and await imports.abandon(tx, key):
                 found = True
@@ -93,7 +90,8 @@ class Deleter:
         identity = memory_id(key, name)
 
         async def hide(tx: Transaction) -> bool:
-            found = await deleting.delete_memory(tx, key, identity, request)
+            listed = replace(request, detail=await exports_made(tx, key))
+            found = await deleting.delete_memory(tx, key, identity, listed)
             if not found and not allow_missing:
                 raise await missing(tx, session, name)
             if found:
@@ -135,18 +133,6 @@ class Deleter:
                 kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=item_id
             )
             self._wake_ups.add([item])
-
-
-async def _exports(tx: Transaction, key: UUID) -> Mapping[str, Any]:
-    """Returns the exports of a session, which lie outside: its receipt lists them."""
-    found = await exports_of(tx, key)
-    if not found:
-        return {}
-    listed = [
-        {"export": str(one.export_id), "begun_at": one.created_at.isoformat(), "head": one.head}
-        for one in found[-MAX_EXPORTS:]
-    ]
-    return {"exports": listed, "exports_before": len(found) - len(listed)}
 
 
 def _request(reason: str) -> ErasureRequest:

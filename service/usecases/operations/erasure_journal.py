@@ -5,7 +5,7 @@ take it back; at its start a process compares both before it serves anything.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,7 +22,7 @@ from service.usecases.operations.chunk_redaction import redact_chunks
 from service.usecases.operations.journal_file import JournalFile
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
-from storage.log import deleting, erasures, redacting
+from storage.log import deleting, erasures
 from storage.operations import tenant_removal
 
 _log = structlog.get_logger("palimpsest")
@@ -31,47 +31,6 @@ _log = structlog.get_logger("palimpsest")
 BATCH = 500
 #: How often a server appends what could not be appended at once.
 RETRY_SECONDS = 10.0
-
-#: Hides the target of an entry again; False when there is nothing to hide.
-Repeat = Callable[[Transaction, JournalEntry, ErasureRequest], Awaitable[bool]]
-
-
-async def _repeat_session(tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
-    assert entry.target_session is not None, "only a tenant has none"
-    return await deleting.delete_session(tx, entry.target_session, request)
-
-
-async def _repeat_memory(tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
-    assert entry.target_session is not None, "only a tenant has none"
-    assert entry.target_item is not None, "it is a memory's"
-    return await deleting.delete_memory(tx, entry.target_session, entry.target_item, request)
-
-
-async def _repeat_tenant(tx: Transaction, _: JournalEntry, request: ErasureRequest) -> bool:
-    found = await tenant_removal.delete_tenant(tx)
-    if found:
-        await erasures.record(tx, ErasureKind.TENANT, request, session=None, item=None)
-    return found
-
-
-async def _repeat_chunks(tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
-    assert entry.target_session is not None, "only a tenant has none"
-    assert entry.target_item is not None, "it is a redaction's"
-    if not await deleting.lock_session(tx, entry.target_session):
-        return False
-    keyed = partial(keyed_digest, await redacting.read_key(tx), tx.tenant_id)
-    positions = [int(one) for one in entry.detail.get("positions", ())]
-    ids = entry.target_session, entry.target_item
-    rules = [(int(one), bytes.fromhex(said)) for one, said in entry.detail.get("keep_out", ())]
-    return bool((await redact_chunks(tx, *ids, positions, keyed, request, rules)).positions)
-
-
-_REPEATS: Mapping[ErasureKind, Repeat] = {
-    ErasureKind.SESSION: _repeat_session,
-    ErasureKind.MEMORY: _repeat_memory,
-    ErasureKind.CHUNKS: _repeat_chunks,
-    ErasureKind.TENANT: _repeat_tenant,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +47,11 @@ class ErasureJournal:
     """The journal of a deployment; without a file there is none, and nothing is kept."""
 
     def __init__(
-        self, database: Database, file: JournalFile | None, redact: Repeat | None = None
+        self, database: Database, file: JournalFile | None, token_key: bytes = b""
     ) -> None:
-        """`redact` repeats redactions of chunks."""
+        """`token_key`: the deployment's, which makes the digests of redacted chunks."""
         self._database = database
-        self._repeats = dict(_REPEATS) | ({ErasureKind.CHUNKS: redact} if redact else {})
+        self._token_key = token_key
         self._file = file
         self._lock = asyncio.Lock()
 
@@ -165,15 +124,12 @@ class ErasureJournal:
             requested_at=entry.requested_at,
             detail=entry.detail,
         )
-        repeat = self._repeats.get(entry.kind)
-        if repeat is None:
-            raise JournalBroken(f"has an erasure of {entry.kind}, which this release cannot repeat")
         name = "repeat-erasure"
         async with self._database.transaction(entry.tenant_id, name=name) as tx:
             if await erasures.find(tx, entry.erasure_id) is not None:
                 # Another process was first.
                 return False
-            found = await repeat(tx, entry, request)
+            found = await self._hide(tx, entry, request)
             if not found:
                 await erasures.record_absent(tx, entry, request)
             await erasures.mark_journalled(tx, [entry.erasure_id])
@@ -184,6 +140,36 @@ class ErasureJournal:
             was_there=found,
         )
         return found
+
+    async def _hide(self, tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
+        """Hides the target of an entry again; False when there is nothing to hide."""
+        session, item = entry.target_session, entry.target_item
+        if entry.kind is ErasureKind.TENANT:
+            found = await tenant_removal.delete_tenant(tx)
+            if found:
+                await erasures.record(tx, entry.kind, request, session=None, item=None)
+            return found
+        assert session is not None, "only a tenant has none"
+        assert item is not None, "only a tenant has none"
+        match entry.kind:
+            case ErasureKind.SESSION:
+                return await deleting.delete_session(tx, session, request)
+            case ErasureKind.MEMORY:
+                return await deleting.delete_memory(tx, session, item, request)
+            case ErasureKind.CHUNKS:
+                return await self._redact(tx, session, item, request)
+
+    async def _redact(
+        self, tx: Transaction, session: UUID, redaction: UUID, request: ErasureRequest
+    ) -> bool:
+        if not await deleting.lock_session(tx, session):
+            return False
+        keyed = partial(keyed_digest, self._token_key, tx.tenant_id)
+        rules = [(words, bytes.fromhex(one)) for words, one in request.detail.get("keep_out", ())]
+        # Positions that the backup does not have are lost, and are left out.
+        positions = request.detail["positions"]
+        done = await redact_chunks(tx, session, redaction, positions, keyed, request, rules)
+        return bool(done.positions)
 
     async def _append_all(self, *, anew: bool = False) -> int:
         """Appends what the journal lacks, of all tenants; `anew`: everything."""

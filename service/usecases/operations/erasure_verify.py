@@ -33,7 +33,7 @@ class ScanTargets:
     #: A folder of recorded exchanges, or any other.
     folders: tuple[Path, ...] = ()
     #: Whether tables are rewritten first, and the write-ahead log is left behind.
-    settle: bool = False
+    rewrite: bool = False
 
 
 def verify(receipt: Receipt, text: str | None, targets: ScanTargets) -> Iterator[ScannedPlace]:
@@ -43,8 +43,8 @@ def verify(receipt: Receipt, text: str | None, targets: ScanTargets) -> Iterator
     key = None
     if targets.database_url is not None:
         key = _tenant_key(receipt, targets.database_url)
-        if targets.settle:
-            _settle(targets.database_url)
+        if targets.rewrite:
+            _rewrite(targets.database_url)
     scanner = Scanner(receipt, wanted, key)
     yield from _databases(scanner, targets)
     if targets.redis_url is None:
@@ -66,9 +66,9 @@ def _tenant_key(receipt: Receipt, url: str) -> bytes:
     return digest
 
 
-def _settle(url: str) -> None:
+def _rewrite(url: str) -> None:
     try:
-        raw_scan.settle(url)
+        raw_scan.rewrite(url)
     except StorageError as error:
         raise CannotScan(f"cannot rewrite the tables: {error}") from error
 

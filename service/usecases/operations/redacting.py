@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.log.erasures import BY_SERVICE, ErasureRequest
-from service.domain.log.journal_lines import JournalEntry
 from service.domain.log.keeping_out import (
     WHOLE,
     Keyed,
@@ -144,23 +143,6 @@ class Redactor:
                 field="selection",
             )
         return positions
-
-    async def repeat(self, tx: Transaction, entry: JournalEntry, request: ErasureRequest) -> bool:
-        """Repeats a redaction that a restored database has missed; False without its session."""
-        key, redaction_id = entry.target_session, entry.target_item
-        assert key is not None, "only a tenant has none"
-        assert redaction_id is not None, "it has one"
-        if not await deleting.lock_session(tx, key):
-            return False
-        stored = await sessions.get(tx, key)
-        assert stored is not None, "it is locked"
-        # What the backup does not have was lost.
-        positions = [one for one in entry.detail["positions"] if one <= stored.head]
-        if not positions:
-            return False
-        wanted = RedactionRequest(session=stored.name, selection=Selection())
-        await self._run(tx, wanted, positions, redaction_id, request)
-        return True
 
     async def _run(
         self,

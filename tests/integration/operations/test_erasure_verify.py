@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -299,3 +299,41 @@ def test_a_database_that_cannot_be_read_is_no_pass(servers: Servers) -> None:
         scanned(verify(receipt, None, ScanTargets(database_url=url, pg_dump=PG_DUMP)))
     with pytest.raises(psycopg.Error), psycopg.connect(url, connect_timeout=1):
         pass
+
+
+@pytest.mark.prove
+async def test_what_remains_on_the_disk_goes_when_tables_are_rewritten(
+    servers: Servers, fresh: tuple[str, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of tables and the write-ahead log; samples of texts in the planner's statistics."""
+    url, database = fresh
+    secret = f"the vault opens to {uuid4().hex}"
+    monkeypatch.setitem(globals(), "SECRET", secret)
+    superuser = servers.as_superuser(url)
+    folder = servers.postgres._cluster
+
+    def left() -> dict[str, int]:
+        parts = {"base": [*folder.glob("base/**/*")], "pg_wal": [*folder.glob("pg_wal/*")]}
+        scan = scanner(secret)
+        return {
+            name: sum(scan.files(name, folder, filter(Path.is_file, paths)).left.values())
+            for name, paths in parts.items()
+        }
+
+    await filled(database)
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        connection.execute("ANALYZE")
+        connection.execute("CHECKPOINT")
+        samples = connection.execute(
+            "SELECT tablename, attname FROM pg_stats"
+            " WHERE most_common_vals::text LIKE %(s)s OR histogram_bounds::text LIKE %(s)s",
+            {"s": f"%{secret}%"},
+        ).fetchall()
+        assert samples == []
+        receipt = await erase(database)
+        connection.execute("CHECKPOINT")
+        before = left()
+        assert min(before.values()) > 0, "only SQL forgets at once"
+        rewritten = targets(servers, url, rewrite=True)
+        assert found(receipt, secret, rewritten).passed
+        assert left() == {"base": 0, "pg_wal": 0}

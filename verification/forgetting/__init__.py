@@ -1,0 +1,1 @@
+"""Published protocols of forgetting, run against a real deployment."""
