@@ -14,6 +14,7 @@ from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
+from service.usecases.access.sources import Sources
 from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
 from service.usecases.operations.erasure_journal import ErasureJournal
@@ -57,6 +58,7 @@ def access_of(config: Config, database: Database, pages: Pages, journal: Erasure
             Keys(database, tenants, changed, max_keys=config.limits.max_keys),
             AuditLog(database, tenants),
             Erasures(database, tenants, journal, journals=config.erasure_journal is not None),
+            Sources(database, max_memory_bytes=config.limits.max_memory_bytes),
             pages,
         ),
         run=keys.run,

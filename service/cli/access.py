@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from palimpsest import ApiKeyInfo, Client, CreatedApiKey, Scope, TenantInfo
-from service.cli import audit
+from service.cli import audit, source
 from service.cli.app import SettingsPath, new_group
 from service.cli.command import Json, add_group, new_request_id
 from service.cli.deployment import DataDir, database_url_of, find_deployment
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
     keys = new_group("Keys: create, list, rotate, revoke.")
     audit.add_named(keys, create=create_key, list=list_keys, rotate=rotate_key, revoke=revoke_key)
     group.add_typer(keys, name="key")
+    source.register(group)
     audit.register(group)
     app.add_typer(group, name="access")
 

@@ -99,6 +99,7 @@ class Labels:
     source: Annotated[
         list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
     ] = None
+    trusted: Annotated[bool, typer.Option("--trusted", help="Only from trusted sources.")] = False
 
     def wanted(self) -> dict[str, Any]:
         """Returns them as reads of the client take them."""
@@ -106,6 +107,7 @@ class Labels:
             "threads": self.thread or (),
             "excluded_threads": self.exclude_thread or (),
             "sources": self.source or (),
+            "min_trust": "trusted" if self.trusted else None,
         }
 
 

@@ -7,13 +7,15 @@ from palimpsest.v1 import access_service_pb2 as pb
 from palimpsest.v1 import access_service_pb2_grpc
 from service.domain.log.receipts import to_json
 from service.rpc.convert import access as convert
-from service.rpc.convert.common import retention
+from service.rpc.convert.common import retention, trust_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
+from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.keys import Keys
+from service.usecases.access.sources import Sources
 from service.usecases.access.tenants import Tenants
 
 
@@ -21,12 +23,19 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
     """See access_service.proto."""
 
     def __init__(
-        self, tenants: Tenants, keys: Keys, audit_log: AuditLog, erasures: Erasures, pages: Pages
+        self,
+        tenants: Tenants,
+        keys: Keys,
+        audit_log: AuditLog,
+        erasures: Erasures,
+        sources: Sources,
+        pages: Pages,
     ) -> None:
         self._tenants = tenants
         self._keys = keys
         self._audit_log = audit_log
         self._erasures = erasures
+        self._sources = sources
         self._pages = pages
 
     async def CreateTenant(  # noqa: N802 - named by the proto
@@ -150,6 +159,39 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         """Revokes a key."""
         revoked = self._keys.revoke(request.tenant, request.api_key)
         return await reply(revoked, lambda found: convert.api_key(found[1], found[0]))
+
+    async def SetSourceTrust(  # noqa: N802
+        self, request: pb.SetSourceTrustRequest, context: Context
+    ) -> pb.SourceRule:
+        """Sets how much a source is trusted."""
+        source, level = convert.source_of(request.source), trust_of(request.trust)
+        done = self._sources.set_trust(current_tenant(), request.session, source, level)
+        return await reply(done, lambda rule: convert.source_rule(rule, request.session))
+
+    async def ListSources(  # noqa: N802
+        self, request: pb.ListSourcesRequest, context: Context
+    ) -> pb.ListSourcesResponse:
+        """Lists how much sources are trusted."""
+        found = await self._sources.rules(current_tenant(), request.session)
+        return pb.ListSourcesResponse(
+            sources=[convert.source_rule(one, request.session) for one in found]
+        )
+
+    async def QuarantineSource(  # noqa: N802
+        self, request: pb.QuarantineSourceRequest, context: Context
+    ) -> pb.QuarantineResult:
+        """Blocks a source, and undoes what came from it."""
+        source = convert.source_of(request.source)
+        done = self._sources.quarantine(current_tenant(), request.session, source)
+        return await reply(done, convert.quarantine_result)
+
+    async def ReleaseSource(  # noqa: N802
+        self, request: pb.ReleaseSourceRequest, context: Context
+    ) -> pb.QuarantineResult:
+        """Ends a quarantine."""
+        source = convert.source_of(request.source)
+        done = self._sources.release(current_tenant(), request.session, source)
+        return await reply(done, convert.quarantine_result)
 
     async def ListAuditEvents(  # noqa: N802
         self, request: pb.ListAuditEventsRequest, context: Context

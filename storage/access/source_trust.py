@@ -5,6 +5,7 @@ longer beginning before a shorter one. Without a rule a source is trusted.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from service.domain.access.trust import SourceRule, Trust
@@ -14,17 +15,31 @@ from storage.engine.database import Transaction
 MAX_RULES = 256
 
 
+def matches(rule: str, source: str) -> str:
+    """Returns the SQL condition that a rule applies to a source, given SQL of both."""
+    return f"""({rule} = coalesce({source}, '') OR (right({rule}, 1) = '*'
+            AND starts_with(coalesce({source}, ''), left({rule}, -1))))"""
+
+
 def of_chunk(table: str = "c") -> str:
     """Returns SQL for the level of a chunk; NULL without a rule.
 
     Each row looks it up by key in a table that is empty for most, in about a microsecond.
     """
+    return _of_rule("t.trust", table)
+
+
+def quarantined_at(table: str = "c") -> str:
+    """Returns SQL for when the source of a chunk was quarantined; NULL when it is not."""
+    return _of_rule("CASE WHEN t.trust_before IS NOT NULL THEN t.updated_at END", table)
+
+
+def _of_rule(value: str, table: str) -> str:
+    """Returns SQL for a value of the rule t that applies to a chunk."""
     return f"""(
-    SELECT t.trust FROM source_trust t
+    SELECT {value} FROM source_trust t
     WHERE t.session_key IN ({table}.session_key, {table}.tenant_id)
-        AND (t.source = coalesce({table}.source, '')
-            OR (right(t.source, 1) = '*'
-                AND starts_with(coalesce({table}.source, ''), left(t.source, -1))))
+        AND {matches("t.source", f"{table}.source")}
     ORDER BY t.session_key = {table}.session_key DESC,
         right(t.source, 1) = '*', length(t.source) DESC
     LIMIT 1)"""  # noqa: S608 - all of it is ours
@@ -126,3 +141,47 @@ async def set_rule(tx: Transaction, key: UUID, source: str, trust: Trust) -> boo
 async def remove_rule(tx: Transaction, key: UUID, source: str) -> bool:
     """Removes the rule of a source; False without one, and for one that is quarantined."""
     return await tx.execute(_REMOVE, {"key": key, "source": source}) == 1
+
+
+_QUARANTINE = """
+INSERT INTO source_trust (session_key, tenant_id, source, trust, trust_before, updated_at)
+SELECT %(key)s, %(tenant)s, %(source)s, 'blocked', 'trusted', clock_timestamp()
+WHERE EXISTS (SELECT FROM source_trust WHERE session_key = %(key)s AND source = %(source)s)
+    OR (SELECT count(*) FROM source_trust WHERE session_key = %(key)s) < %(most)s
+ON CONFLICT (session_key, source) DO UPDATE
+SET trust = 'blocked', trust_before = source_trust.trust, updated_at = excluded.updated_at
+WHERE source_trust.trust_before IS NULL
+RETURNING updated_at
+"""
+_RELEASE = """
+UPDATE source_trust AS t SET trust = t.trust_before, trust_before = NULL, updated_at = now()
+FROM (
+    SELECT session_key, source, updated_at FROM source_trust
+    WHERE session_key = %(key)s AND source = %(source)s AND trust_before IS NOT NULL FOR UPDATE
+) AS held
+WHERE t.session_key = held.session_key AND t.source = held.source
+RETURNING held.updated_at, t.trust
+"""
+
+
+async def quarantine(tx: Transaction, session_key: UUID, source: str) -> bool:
+    """Blocks a source of a session until it is released; False with MAX_RULES others.
+
+    The level before is kept: TRUSTED where there was no rule. The caller has fenced off the work
+    on the session's memories: what is committed after this moment did not read the source. A
+    source that is quarantined already stays so.
+    """
+    values = {"key": session_key, "tenant": tx.tenant_id, "source": source, "most": MAX_RULES}
+    if await tx.fetch(_QUARANTINE, values):
+        return True
+    rules = await list_rules(tx, session_key)
+    return any(one.source == source and one.is_quarantined for one in rules)
+
+
+async def release(tx: Transaction, session_key: UUID, source: str) -> tuple[datetime, Trust] | None:
+    """Gives a source its level from before; returns when it was quarantined, and that level.
+
+    None for a source that is not quarantined.
+    """
+    rows = await tx.fetch(_RELEASE, {"key": session_key, "source": source})
+    return (rows[0][0], Trust(rows[0][1])) if rows else None

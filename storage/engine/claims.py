@@ -1,6 +1,6 @@
 """The claim of one worker to a memory, and the error for a claim that is lost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -51,6 +51,8 @@ class Claim:
     retries: int = 0
     #: What rejections mean for readers: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None
+    #: Positions before the cursor that it reads again, before all others; None: none.
+    reread_positions: Sequence[int] | None = None
     #: Its session has intents for `intents.forget`.
     has_dead_intents: bool = False
     #: Where the next step ends, when a worker that died had paid for it already.

@@ -1,6 +1,6 @@
 """Reads the revisions of a memory, and which of them led to a state."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -112,13 +112,64 @@ SELECT revision, restored_revision FROM undone ORDER BY revision DESC
 """
 
 
+_QUARANTINES = """
+SELECT revision, undone FROM revision
+WHERE session_key = %(session)s AND memory_id = %(memory)s AND kind = 'quarantine'
+    AND revision <= %(revision)s
+ORDER BY revision DESC
+"""
+
+
 async def lineage(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> Sequence[tuple[int, int]]:
     """Returns the ranges of revisions (a, b] that led to the state at `at_revision`, newest first.
 
-    Revisions that a rollback undid are not among them.
+    Revisions that a rollback or a quarantine undid are not among them.
     """
+    ranges = await committed_lineage(tx, session_key, memory_id, at_revision)
+    undone = sorted(await quarantined(tx, session_key, memory_id, at_revision), reverse=True)
+    return [part for one in ranges for part in _without(one, undone)]
+
+
+async def quarantined(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> Collection[int]:
+    """Returns the revisions that the newest quarantine undid.
+
+    Besides, the earlier quarantines, which it replaces.
+    """
+    values = {"session": session_key, "memory": memory_id, "revision": at_revision}
+    found = await tx.fetch(_QUARANTINES, values)
+    newest = next((row for row in found if row.undone is not None), None)
+    if newest is None:
+        return ()
+    return {*newest.undone, *(row.revision for row in found if row.revision < newest.revision)}
+
+
+async def last_quarantine(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> int | None:
+    """Returns the newest revision that undid or restored what came from a source."""
+    values = {"session": session_key, "memory": memory_id, "revision": at_revision}
+    found = await tx.fetch(_QUARANTINES, values)
+    return next((row.revision for row in found if row.undone is not None), None)
+
+
+def _without(within: tuple[int, int], undone: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yields what is left of a range of revisions, newest first."""
+    after, upto = within
+    for one in undone:
+        if after < one <= upto:
+            yield one, upto
+            upto = one - 1
+    yield after, upto
+
+
+async def committed_lineage(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> Sequence[tuple[int, int]]:
+    """Does as `lineage`, with the revisions that a quarantine undid."""
     values = {"session": session_key, "memory": memory_id, "revision": at_revision}
     found: list[tuple[int, int]] = []
     end = at_revision

@@ -52,6 +52,7 @@ CLAIM = (
     memory.c.seal_position,
     memory.c.kind,
     memory.c.losses,
+    memory.c.reread_positions,
     select(revision.c.created_at)
     .where(
         revision.c.session_key == bindparam("session"),
@@ -220,10 +221,10 @@ _INTO = "(session_key, memory_id, revision, tenant_id"
 #: Writes the row of a new revision.
 INSERT_REVISION = f"""
     INSERT INTO revision {_INTO}, parent_revision, from_position, to_position, kind, epoch,
-        digest, comment, restored_revision, schema_source)
+        digest, comment, restored_revision, schema_source, undone, read_positions)
     SELECT {_NEW_KEYS}, %(held_revision)s, %(held_applied_position)s, %(new_applied_position)s,
         %(kind)s, %(held_epoch)s, %(digest)s, %(comment)s, %(restored_revision)s,
-        %(schema_source)s"""
+        %(schema_source)s, %(undone)s::bigint[], %(read_positions)s::bigint[]"""
 _REVISION = f"""
 made AS ({INSERT_REVISION}
     FROM moved

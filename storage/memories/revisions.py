@@ -73,6 +73,11 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
     #: What rejections mean for readers; None leaves the stored ones.
     losses: Mapping[str, Any] | None = None
+    #: Of a quarantine: the revisions that it undoes, or the positions that it read again.
+    undone: Sequence[int] | None = None
+    read_positions: Sequence[int] | None = None
+    #: What is left to be read again; None leaves that as it is.
+    reread_positions: Sequence[int] | None = None
     #: What changes in the entries that searches find.
     entries: EntryChanges = UNCHANGED
     #: The span that commits it, if that is sampled.
@@ -172,6 +177,8 @@ def _values(
         "comment": new.comment,
         "restored_revision": new.restored_revision,
         "schema_source": new.schema_source,
+        "undone": None if new.undone is None else list(new.undone),
+        "read_positions": None if new.read_positions is None else list(new.read_positions),
         "paths": [str(one.path) for one in new.amendments],
         "ops": [one.op.value for one in new.amendments],
         "values": [canonical(one.value) for one in new.amendments],
@@ -232,6 +239,9 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
         changes["fold_state"] = new.fold_state
     if new.losses is not None:
         changes["losses"] = new.losses
+    if new.reread_positions is not None:
+        changes["reread_positions"] = list(new.reread_positions)
+        changes["attempts"] = 0
     return changes
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
+from service.domain.access.trust import Trust
 from service.domain.prism.amendments import Op
 from service.domain.values.paths import Path
 from storage.engine.database import Transaction
@@ -45,6 +46,8 @@ class LoggedAmendment:
     value: str
     op_corrected: bool
     created_at: datetime
+    #: That of the least trusted chunk that was read for it, where it was looked up.
+    trust: Trust = Trust.TRUSTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +179,12 @@ async def list_sizes(
 
 
 def _logged(row: Any) -> LoggedAmendment:
-    return LoggedAmendment(**{**fields_of(row, LoggedAmendment), "op": Op(row.op)})
+    found = {name: getattr(row, name) for name in _FIELDS}
+    return LoggedAmendment(**{**found, "op": Op(row.op)})
+
+
+#: What a row of the log has.
+_FIELDS = [name for name in LoggedAmendment.__dataclass_fields__ if name != "trust"]
 
 
 async def page_rejections(

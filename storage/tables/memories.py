@@ -22,7 +22,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from storage.tables.common import count, created, ids, metadata, of_memory, of_session, of_waiting
 
@@ -80,6 +80,8 @@ memory = Table(
     Column("redacted_epoch", BigInteger, nullable=False, server_default=text("0")),
     # Set when it is deleted: row-level security hides it until its rows are removed.
     Column("deleted_at", DateTime(timezone=True)),
+    # Positions before the cursor that it is to read again: what their step wrote was undone.
+    Column("reread_positions", ARRAY(BigInteger)),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -139,6 +141,9 @@ revision = Table(
     Column("restored_revision", BigInteger),
     # The schema from this revision on, when it changed.
     Column("schema_source", Text),
+    # Of a quarantine: the revisions before it that are undone, or the positions that it read again.
+    Column("undone", ARRAY(BigInteger)),
+    Column("read_positions", ARRAY(BigInteger)),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
     # The chain below refers to it.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
@@ -169,7 +174,7 @@ revision = Table(
     ),
     CheckConstraint(
         "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema',"
-        " 'build', 'seal', 'episode', 'redaction')",
+        " 'build', 'seal', 'episode', 'redaction', 'quarantine')",
         name="revision_kind",
     ),
     CheckConstraint(

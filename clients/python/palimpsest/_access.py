@@ -10,7 +10,7 @@ from typing import Literal
 from google.protobuf.json_format import MessageToDict
 
 from palimpsest._convert import value_of
-from palimpsest._values_log import Retention
+from palimpsest._values_log import Retention, SourceTrust
 from palimpsest.v1 import access_service_pb2 as pb
 
 #: What a key allows. None includes another.
@@ -166,6 +166,57 @@ class ErasureReceipt:
 def erasure(message: pb.Erasure) -> ErasureInfo:
     """Returns an erasure."""
     return value_of(ErasureInfo, message, removed=dict(message.removed))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceRule:
+    """How much a source is trusted."""
+
+    #: Empty: all sessions of the tenant that have no rule of their own.
+    session: str
+    #: A source, or the beginning of several and an asterisk.
+    source: str
+    trust: SourceTrust
+    #: It is quarantined, and so blocked until it is released.
+    quarantined: bool
+    #: None: it was set just now.
+    updated_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuarantinedMemory:
+    """What a quarantine or a release did to a memory."""
+
+    memory: str
+    #: The revision that it committed; 0: none.
+    revision: int
+    undone_revisions: int
+    #: Chunks that the memory reads again.
+    reread_chunks: int
+    #: Changes by hand whose place is gone with what was undone.
+    dropped_edits: int
+    #: What it derived from the source is still there: a rebuild makes it anew.
+    needs_rebuild: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuarantineResult:
+    """What a quarantine or a release did to a session."""
+
+    session: str
+    source: str
+    trust: SourceTrust
+    memories: tuple[QuarantinedMemory, ...]
+
+
+def source_rule(message: pb.SourceRule) -> SourceRule:
+    """Returns how much a source is trusted."""
+    return value_of(SourceRule, message)
+
+
+def quarantine_result(message: pb.QuarantineResult) -> QuarantineResult:
+    """Returns what a quarantine or a release did."""
+    return value_of(QuarantineResult, message)
 
 
 def tenant(message: pb.Tenant) -> TenantInfo:

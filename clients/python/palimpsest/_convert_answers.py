@@ -59,7 +59,7 @@ def request_of(session: str, question: Question) -> answer_service_pb2.AskReques
 
 def _filter(question: Question) -> chunks_pb2.ChunkFilter | None:
     """Returns which chunks may be cited; None: all."""
-    labels = ("threads", "excluded_threads", "sources", "metadata")
+    labels = ("threads", "excluded_threads", "sources", "metadata", "min_trust")
     names = (*labels, "occurred_since", "occurred_until")
     wanted = chunk_filter(**{name: getattr(question, name) for name in names})
     return wanted if wanted.ByteSize() else None

@@ -19,7 +19,7 @@ from palimpsest._errors import (
     reworded,
 )
 from palimpsest._transport import MAX_SENT_BYTES
-from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkLabels
+from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkLabels, SourceTrust
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
 
 Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
@@ -318,9 +318,17 @@ def chunk(message: chunks_pb2.Chunk) -> Chunk:
         thought=step.thought,
         action=step.action,
         observed_first=step.observed_first,
+        # What is trusted, which nearly all is, has no field.
+        trust=_TRUSTS.get(message.trust, "unknown"),
     )
 
 
+_TRUSTS: Mapping[int, SourceTrust] = {
+    chunks_pb2.SOURCE_TRUST_UNSPECIFIED: "trusted",
+    chunks_pb2.SOURCE_TRUST_TRUSTED: "trusted",
+    chunks_pb2.SOURCE_TRUST_UNVERIFIED: "unverified",
+    chunks_pb2.SOURCE_TRUST_BLOCKED: "blocked",
+}
 CONVERTERS[Chunk] = chunk
 
 
@@ -366,6 +374,7 @@ def chunk_filter(
         created=_times("since", "until", options),
         occurred=_times("occurred_since", "occurred_until", options),
         metadata=dict(options.get("metadata") or {}),
+        min_trust=options.get("min_trust"),
         **ids,
     )
 

@@ -10,7 +10,10 @@ from palimpsest._access import (
     ErasureKind,
     ErasureReceipt,
     KeyState,
+    QuarantinedMemory,
+    QuarantineResult,
     Scope,
+    SourceRule,
     TenantInfo,
 )
 from palimpsest._conversations import Rememberable, SdkMessage
@@ -176,6 +179,7 @@ from palimpsest._values_log import (
     Retention,
     SessionInfo,
     SessionOrigin,
+    SourceTrust,
 )
 
 __all__ = [
@@ -273,6 +277,8 @@ __all__ = [
     "PositionRange",
     "ProducerClosed",
     "ProvenanceEntry",
+    "QuarantineResult",
+    "QuarantinedMemory",
     "Question",
     "Rating",
     "ReadPoint",
@@ -305,6 +311,8 @@ __all__ = [
     "SearchedMemory",
     "SessionInfo",
     "SessionOrigin",
+    "SourceRule",
+    "SourceTrust",
     "StatePeriod",
     "StateSettings",
     "StateVector",

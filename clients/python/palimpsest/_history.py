@@ -8,7 +8,7 @@ from typing import Any, Literal
 from palimpsest._convert import message_of, value_of
 from palimpsest._memories import MemoryInfo, memory
 from palimpsest._values_common import PositionRange, ReadPoint
-from palimpsest._values_log import Chunk
+from palimpsest._values_log import Chunk, SourceTrust
 from palimpsest.v1 import memory_service_pb2
 
 #: What an amendment does at its path; "unknown" only where the service is newer.
@@ -27,6 +27,7 @@ RevisionKind = Literal[
     "seal",
     "episode",
     "redaction",
+    "quarantine",
     "unknown",
 ]
 
@@ -49,6 +50,8 @@ class Amendment:
     #: What caused the revision.
     kind: RevisionKind
     created_at: datetime
+    #: That of the least trusted of those chunks, now.
+    trust: SourceTrust = "trusted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

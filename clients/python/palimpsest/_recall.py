@@ -10,7 +10,7 @@ from palimpsest._convert import value_of
 from palimpsest._message_parts import fields_of, parts_of
 from palimpsest._search import SearchedBy, SearchIndex
 from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
-from palimpsest._values_log import Chunk
+from palimpsest._values_log import Chunk, SourceTrust
 from palimpsest.v1 import session_service_pb2
 
 #: Sections of a recalled text: entries of memories, the chunks that fit best, and the newest
@@ -49,6 +49,8 @@ class RecalledPart:
     revision: int
     #: The characters of the chunk's text that are shown; None: all.
     characters: CharacterRange | None
+    #: How much the chunk is trusted now, or the least trusted one that the entry rests on.
+    trust: SourceTrust = "trusted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from palimpsest._convert import value_of
 from palimpsest._convert_chunks import chunk, text_of
 from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
-from palimpsest._values_log import Chunk
+from palimpsest._values_log import Chunk, SourceTrust
 from palimpsest.v1 import session_service_pb2
 
 #: By what chunks are found; "auto": by both where vectors can be searched, else by words.
@@ -96,6 +96,8 @@ class MemoryEntry:
     revision: int
     #: The chunks that it rests on; None: none, since a person wrote or restored it.
     positions: PositionRange | None
+    #: How much the least trusted of those chunks is trusted now.
+    trust: SourceTrust = "trusted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

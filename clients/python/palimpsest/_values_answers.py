@@ -15,6 +15,7 @@ from palimpsest._values_common import (
     PositionRange,
     ReadPoint,
 )
+from palimpsest._values_log import SourceTrust
 
 #: What happened; "unknown" only where the service is newer. See answer_service.proto.
 EventKind = Literal[
@@ -183,6 +184,8 @@ class Question:
     threads: Sequence[str] = ()
     excluded_threads: Sequence[str] = ()
     sources: Sequence[str] = ()
+    #: From sources that are at least so trusted.
+    min_trust: Literal["trusted", "unverified"] | None = None
     #: Chunks that occurred from the first time to before the second.
     occurred_since: datetime | None = None
     occurred_until: datetime | None = None
@@ -271,6 +274,8 @@ class Citation:
     thread: str = ""
     source: str = ""
     occurred_at: datetime | None = None
+    #: How much the chunk's source is trusted now.
+    trust: SourceTrust = "trusted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,10 @@ DefaultMemory = Literal["none", "general"]
 RedactionCause = Literal["redacted", "expired", "unknown"]
 
 
+#: How much a source is trusted.
+SourceTrust = Literal["trusted", "unverified", "blocked", "unknown"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
     """How many days the data of a session is kept; nothing expires unless a policy says so.
@@ -118,6 +122,8 @@ class Chunk:
     created_at: datetime | None = None
     #: Why it is empty: its content was removed. None: it has its content.
     redaction: Redaction | None = None
+    #: How much its source is trusted now.
+    trust: SourceTrust = "trusted"
 
     @property
     def step_parts(self) -> tuple[tuple[str, str], ...]:
@@ -161,6 +167,8 @@ class ChunkFilterOptions(TypedDict, total=False):
     sources: Collection[str]
     #: With all of these keys and values.
     metadata: Mapping[str, str] | None
+    #: From sources that are at least so trusted: "trusted" or "unverified"; None: from all.
+    min_trust: Literal["trusted", "unverified"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import common_pb2 as _common_pb2
 from palimpsest.v1 import rules_pb2 as _rules_pb2
 import builtins as _builtins
@@ -911,3 +912,269 @@ class ListAuditEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAuditEventsResponse: _TypeAlias = ListAuditEventsResponse  # noqa: Y015
+
+@_typing.final
+class SourceRule(_message.Message):
+    """How much a source is trusted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """The session; empty: all sessions of the tenant that have no rule of their own."""
+    source: _builtins.str
+    """The source, or the beginning of several and an asterisk."""
+    trust: _chunks_pb2.SourceTrust.ValueType
+    """The level."""
+    quarantined: _builtins.bool
+    """It is quarantined, and so blocked until it is released."""
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was set; unset in the response of SetSourceTrust."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        source: _builtins.str = ...,
+        trust: _chunks_pb2.SourceTrust.ValueType = ...,
+        quarantined: _builtins.bool = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined", "session", b"session", "source", b"source", "trust", b"trust", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceRule: _TypeAlias = SourceRule  # noqa: Y015
+
+@_typing.final
+class SetSourceTrustRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Optional. Empty: all sessions of the tenant."""
+    source: _builtins.str
+    """Required. The source, or the beginning of several and an asterisk: `web:*`. An asterisk
+    alone means all chunks, also those without a source.
+    """
+    trust: _chunks_pb2.SourceTrust.ValueType
+    """Optional. The level; without it the rule is removed, and a less exact one applies."""
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        source: _builtins.str = ...,
+        trust: _chunks_pb2.SourceTrust.ValueType = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "session", b"session", "source", b"source", "trust", b"trust"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSourceTrustRequest: _TypeAlias = SetSourceTrustRequest  # noqa: Y015
+
+@_typing.final
+class ListSourcesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Optional. Empty: only the rules of the tenant."""
+    page_size: _builtins.int
+    """Optional. Without effect: the rules are one page."""
+    page_token: _builtins.str
+    """Optional. Without effect: there is no second page."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSourcesRequest: _TypeAlias = ListSourcesRequest  # noqa: Y015
+
+@_typing.final
+class ListSourcesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Always empty."""
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceRule]:
+        """Of the session by source, then of the tenant; at most 256 of each."""
+
+    def __init__(
+        self,
+        *,
+        sources: _abc.Iterable[Global___SourceRule] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSourcesResponse: _TypeAlias = ListSourcesResponse  # noqa: Y015
+
+@_typing.final
+class QuarantineSourceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. The session."""
+    source: _builtins.str
+    """Required. The source, or the beginning of several and an asterisk: `web:*`. An asterisk
+    alone means all chunks, also those without a source.
+    """
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        source: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "session", b"session", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantineSourceRequest: _TypeAlias = QuarantineSourceRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseSourceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. The session."""
+    source: _builtins.str
+    """Required. The source, or the beginning of several and an asterisk: `web:*`. An asterisk
+    alone means all chunks, also those without a source.
+    """
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        source: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "session", b"session", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseSourceRequest: _TypeAlias = ReleaseSourceRequest  # noqa: Y015
+
+@_typing.final
+class QuarantineResult(_message.Message):
+    """What a quarantine or a release did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Memory(_message.Message):
+        """What it did to a memory."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        UNDONE_REVISIONS_FIELD_NUMBER: _builtins.int
+        REREAD_CHUNKS_FIELD_NUMBER: _builtins.int
+        DROPPED_EDITS_FIELD_NUMBER: _builtins.int
+        NEEDS_REBUILD_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """The memory."""
+        revision: _builtins.int
+        """The revision that it committed; 0: none, since nothing of the source was there, or
+        since the memory is a tree or a state memory.
+        """
+        undone_revisions: _builtins.int
+        """Revisions before it that are undone now."""
+        reread_chunks: _builtins.int
+        """Chunks that the memory reads again."""
+        dropped_edits: _builtins.int
+        """Changes by hand whose place is gone with what was undone."""
+        needs_rebuild: _builtins.bool
+        """What it derived from the source is still there: RebuildMemory makes it anew."""
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            revision: _builtins.int = ...,
+            undone_revisions: _builtins.int = ...,
+            reread_chunks: _builtins.int = ...,
+            dropped_edits: _builtins.int = ...,
+            needs_rebuild: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_edits", b"dropped_edits", "memory", b"memory", "needs_rebuild", b"needs_rebuild", "reread_chunks", b"reread_chunks", "revision", b"revision", "undone_revisions", b"undone_revisions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """The session."""
+    source: _builtins.str
+    """The source."""
+    trust: _chunks_pb2.SourceTrust.ValueType
+    """Its level now."""
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantineResult.Memory]:
+        """All memories of the session, by name."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        source: _builtins.str = ...,
+        trust: _chunks_pb2.SourceTrust.ValueType = ...,
+        memories: _abc.Iterable[Global___QuarantineResult.Memory] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories", "session", b"session", "source", b"source", "trust", b"trust"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantineResult: _TypeAlias = QuarantineResult  # noqa: Y015

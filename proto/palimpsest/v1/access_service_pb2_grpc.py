@@ -97,6 +97,26 @@ class AccessServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.RevokeApiKeyRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ApiKey.FromString,
                 _registered_method=True)
+        self.SetSourceTrust = channel.unary_unary(
+                '/palimpsest.v1.AccessService/SetSourceTrust',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.SetSourceTrustRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.SourceRule.FromString,
+                _registered_method=True)
+        self.ListSources = channel.unary_unary(
+                '/palimpsest.v1.AccessService/ListSources',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListSourcesRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListSourcesResponse.FromString,
+                _registered_method=True)
+        self.QuarantineSource = channel.unary_unary(
+                '/palimpsest.v1.AccessService/QuarantineSource',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineSourceRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.FromString,
+                _registered_method=True)
+        self.ReleaseSource = channel.unary_unary(
+                '/palimpsest.v1.AccessService/ReleaseSource',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.ReleaseSourceRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.FromString,
+                _registered_method=True)
         self.ListAuditEvents = channel.unary_unary(
                 '/palimpsest.v1.AccessService/ListAuditEvents',
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListAuditEventsRequest.SerializeToString,
@@ -243,6 +263,61 @@ class AccessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetSourceTrust(self, request, context):
+        """Sets how much a source is trusted, in a session or in all sessions of the tenant.
+
+        Of the rules that apply to a source, one of the session comes before one of the tenant,
+        a whole source before a beginning, and a longer beginning before a shorter one.
+
+        Guarantees: durable when the call returns, and recorded in the audit log. What reads
+        chunks of the source from then on reads them at the new level; in a session no step that
+        read them before commits after it. What memories have derived stays: QuarantineSource
+        undoes it.
+        Safety: writes; idempotent; not destructive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSources(self, request, context):
+        """Lists the rules of a session, then those of the tenant. There are few: no pages.
+
+        Guarantees: as of one moment.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QuarantineSource(self, request, context):
+        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+        Guarantees: one transaction. Each memory that rests on the source has one revision more,
+        with the value that its other amendments give: what was there before is there again,
+        later changes at the same place stay, and so do changes by hand. Consolidations after
+        it, and what repeats it, are undone as well. Chunks of other sources that the same steps
+        read are read again, by revisions of kind QUARANTINE. What comes from the source later is
+        held: appended, and read by nothing. Recorded in the audit log.
+        Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
+        ListChunks still show the past. Trees and state memories read nothing of the source from
+        now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseSource(self, request, context):
+        """Ends the quarantine of a source, which has the level from before again.
+
+        Guarantees: one transaction. Where nothing else happened, each memory has exactly the
+        value from before the quarantine; later changes are applied to it. Then memories read what
+        was held. Recorded in the audit log.
+        Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuditEvents(self, request, context):
         """Lists what was administered, edited by hand and deleted, in pages.
 
@@ -313,6 +388,26 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.RevokeApiKey,
                     request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.RevokeApiKeyRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ApiKey.SerializeToString,
+            ),
+            'SetSourceTrust': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSourceTrust,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.SetSourceTrustRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.SourceRule.SerializeToString,
+            ),
+            'ListSources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSources,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListSourcesRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListSourcesResponse.SerializeToString,
+            ),
+            'QuarantineSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.QuarantineSource,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineSourceRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.SerializeToString,
+            ),
+            'ReleaseSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSource,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ReleaseSourceRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.SerializeToString,
             ),
             'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEvents,
@@ -625,6 +720,114 @@ class AccessService(object):
             '/palimpsest.v1.AccessService/RevokeApiKey',
             palimpsest_dot_v1_dot_access__service__pb2.RevokeApiKeyRequest.SerializeToString,
             palimpsest_dot_v1_dot_access__service__pb2.ApiKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSourceTrust(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/SetSourceTrust',
+            palimpsest_dot_v1_dot_access__service__pb2.SetSourceTrustRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.SourceRule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/ListSources',
+            palimpsest_dot_v1_dot_access__service__pb2.ListSourcesRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.ListSourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QuarantineSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/QuarantineSource',
+            palimpsest_dot_v1_dot_access__service__pb2.QuarantineSourceRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/ReleaseSource',
+            palimpsest_dot_v1_dot_access__service__pb2.ReleaseSourceRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.QuarantineResult.FromString,
             options,
             channel_credentials,
             insecure,

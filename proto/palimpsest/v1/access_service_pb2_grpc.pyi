@@ -125,6 +125,45 @@ class AccessServiceStub:
     seconds on every server (`key_cache_seconds`); calls under way end as they would.
     Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
     """
+    SetSourceTrust: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.SetSourceTrustRequest, _access_service_pb2.SourceRule]
+    """Sets how much a source is trusted, in a session or in all sessions of the tenant.
+
+    Of the rules that apply to a source, one of the session comes before one of the tenant,
+    a whole source before a beginning, and a longer beginning before a shorter one.
+
+    Guarantees: durable when the call returns, and recorded in the audit log. What reads
+    chunks of the source from then on reads them at the new level; in a session no step that
+    read them before commits after it. What memories have derived stays: QuarantineSource
+    undoes it.
+    Safety: writes; idempotent; not destructive.
+    """
+    ListSources: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ListSourcesRequest, _access_service_pb2.ListSourcesResponse]
+    """Lists the rules of a session, then those of the tenant. There are few: no pages.
+
+    Guarantees: as of one moment.
+    Safety: reads only.
+    """
+    QuarantineSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]
+    """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+    Guarantees: one transaction. Each memory that rests on the source has one revision more,
+    with the value that its other amendments give: what was there before is there again,
+    later changes at the same place stay, and so do changes by hand. Consolidations after
+    it, and what repeats it, are undone as well. Chunks of other sources that the same steps
+    read are read again, by revisions of kind QUARANTINE. What comes from the source later is
+    held: appended, and read by nothing. Recorded in the audit log.
+    Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
+    ListChunks still show the past. Trees and state memories read nothing of the source from
+    now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+    """
+    ReleaseSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]
+    """Ends the quarantine of a source, which has the level from before again.
+
+    Guarantees: one transaction. Where nothing else happened, each memory has exactly the
+    value from before the quarantine; later changes are applied to it. Then memories read what
+    was held. Recorded in the audit log.
+    Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
+    """
     ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ListAuditEventsRequest, _access_service_pb2.ListAuditEventsResponse]
     """Lists what was administered, edited by hand and deleted, in pages.
 
@@ -231,6 +270,45 @@ class AccessServiceAsyncStub(AccessServiceStub):
     Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
     seconds on every server (`key_cache_seconds`); calls under way end as they would.
     Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
+    """
+    SetSourceTrust: _aio.UnaryUnaryMultiCallable[_access_service_pb2.SetSourceTrustRequest, _access_service_pb2.SourceRule]  # type: ignore[assignment]
+    """Sets how much a source is trusted, in a session or in all sessions of the tenant.
+
+    Of the rules that apply to a source, one of the session comes before one of the tenant,
+    a whole source before a beginning, and a longer beginning before a shorter one.
+
+    Guarantees: durable when the call returns, and recorded in the audit log. What reads
+    chunks of the source from then on reads them at the new level; in a session no step that
+    read them before commits after it. What memories have derived stays: QuarantineSource
+    undoes it.
+    Safety: writes; idempotent; not destructive.
+    """
+    ListSources: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ListSourcesRequest, _access_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
+    """Lists the rules of a session, then those of the tenant. There are few: no pages.
+
+    Guarantees: as of one moment.
+    Safety: reads only.
+    """
+    QuarantineSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
+    """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+    Guarantees: one transaction. Each memory that rests on the source has one revision more,
+    with the value that its other amendments give: what was there before is there again,
+    later changes at the same place stay, and so do changes by hand. Consolidations after
+    it, and what repeats it, are undone as well. Chunks of other sources that the same steps
+    read are read again, by revisions of kind QUARANTINE. What comes from the source later is
+    held: appended, and read by nothing. Recorded in the audit log.
+    Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
+    ListChunks still show the past. Trees and state memories read nothing of the source from
+    now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+    """
+    ReleaseSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
+    """Ends the quarantine of a source, which has the level from before again.
+
+    Guarantees: one transaction. Where nothing else happened, each memory has exactly the
+    value from before the quarantine; later changes are applied to it. Then memories read what
+    was held. Recorded in the audit log.
+    Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
     """
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ListAuditEventsRequest, _access_service_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
     """Lists what was administered, edited by hand and deleted, in pages.
@@ -401,6 +479,69 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
         seconds on every server (`key_cache_seconds`); calls under way end as they would.
         Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
+        """
+
+    @_abc_1.abstractmethod
+    def SetSourceTrust(
+        self,
+        request: _access_service_pb2.SetSourceTrustRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.SourceRule, _abc.Awaitable[_access_service_pb2.SourceRule]]:
+        """Sets how much a source is trusted, in a session or in all sessions of the tenant.
+
+        Of the rules that apply to a source, one of the session comes before one of the tenant,
+        a whole source before a beginning, and a longer beginning before a shorter one.
+
+        Guarantees: durable when the call returns, and recorded in the audit log. What reads
+        chunks of the source from then on reads them at the new level; in a session no step that
+        read them before commits after it. What memories have derived stays: QuarantineSource
+        undoes it.
+        Safety: writes; idempotent; not destructive.
+        """
+
+    @_abc_1.abstractmethod
+    def ListSources(
+        self,
+        request: _access_service_pb2.ListSourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.ListSourcesResponse, _abc.Awaitable[_access_service_pb2.ListSourcesResponse]]:
+        """Lists the rules of a session, then those of the tenant. There are few: no pages.
+
+        Guarantees: as of one moment.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def QuarantineSource(
+        self,
+        request: _access_service_pb2.QuarantineSourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
+        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+        Guarantees: one transaction. Each memory that rests on the source has one revision more,
+        with the value that its other amendments give: what was there before is there again,
+        later changes at the same place stay, and so do changes by hand. Consolidations after
+        it, and what repeats it, are undone as well. Chunks of other sources that the same steps
+        read are read again, by revisions of kind QUARANTINE. What comes from the source later is
+        held: appended, and read by nothing. Recorded in the audit log.
+        Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
+        ListChunks still show the past. Trees and state memories read nothing of the source from
+        now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseSource(
+        self,
+        request: _access_service_pb2.ReleaseSourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
+        """Ends the quarantine of a source, which has the level from before again.
+
+        Guarantees: one transaction. Where nothing else happened, each memory has exactly the
+        value from before the quarantine; later changes are applied to it. Then memories read what
+        was held. Recorded in the audit log.
+        Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
         """
 
     @_abc_1.abstractmethod

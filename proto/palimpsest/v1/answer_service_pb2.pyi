@@ -864,6 +864,7 @@ class Citation(_message.Message):
     THREAD_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     OCCURRED_AT_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The chunk; 0 of a node or vector as a whole."""
     excerpt: _builtins.str
@@ -879,6 +880,8 @@ class Citation(_message.Message):
     thread: _builtins.str
     """The chunk's labels, where `position` is set."""
     source: _builtins.str
+    trust: _chunks_pb2.SourceTrust.ValueType
+    """How much the chunk is trusted now, where `position` is set and it has a label."""
     @_builtins.property
     def characters(self) -> _common_pb2.CharacterRange:
         """The characters of the chunk's text; unset: the chunk as a whole. Checked against the
@@ -904,10 +907,11 @@ class Citation(_message.Message):
         thread: _builtins.str = ...,
         source: _builtins.str = ...,
         occurred_at: _timestamp_pb2.Timestamp | None = ...,
+        trust: _chunks_pb2.SourceTrust.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "occurred_at", b"occurred_at", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "excerpt", b"excerpt", "node", b"node", "occurred_at", b"occurred_at", "path", b"path", "position", b"position", "positions", b"positions", "revision", b"revision", "source", b"source", "thread", b"thread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "excerpt", b"excerpt", "node", b"node", "occurred_at", b"occurred_at", "path", b"path", "position", b"position", "positions", b"positions", "revision", b"revision", "source", b"source", "thread", b"thread", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SourceTrust:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SourceTrustEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceTrust.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SOURCE_TRUST_UNSPECIFIED: _SourceTrust.ValueType  # 0
+    """In a response: trusted. In a request: as the field says."""
+    SOURCE_TRUST_TRUSTED: _SourceTrust.ValueType  # 1
+    """The default: nothing is different."""
+    SOURCE_TRUST_UNVERIFIED: _SourceTrust.ValueType  # 2
+    """Models read its chunks, and each prompt that shows one says that its source is not
+    verified.
+    """
+    SOURCE_TRUST_BLOCKED: _SourceTrust.ValueType  # 3
+    """Its chunks stay in the log, and no step, search, recall or answer reads them."""
+
+class SourceTrust(_SourceTrust, metaclass=_SourceTrustEnumTypeWrapper):
+    """How much a source is trusted. AccessService sets it."""
+
+SOURCE_TRUST_UNSPECIFIED: SourceTrust.ValueType  # 0
+"""In a response: trusted. In a request: as the field says."""
+SOURCE_TRUST_TRUSTED: SourceTrust.ValueType  # 1
+"""The default: nothing is different."""
+SOURCE_TRUST_UNVERIFIED: SourceTrust.ValueType  # 2
+"""Models read its chunks, and each prompt that shows one says that its source is not
+verified.
+"""
+SOURCE_TRUST_BLOCKED: SourceTrust.ValueType  # 3
+"""Its chunks stay in the log, and no step, search, recall or answer reads them."""
+Global___SourceTrust: _TypeAlias = SourceTrust  # noqa: Y015
+
 class _ChunkKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -153,6 +185,7 @@ class Chunk(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     REDACTION_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Assigned at the commit: 1, 2, 3 … within the session, without gaps."""
     text: _builtins.str
@@ -175,6 +208,8 @@ class Chunk(_message.Message):
     """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md#the-digest defines
     it. A digest of other content is INVALID_ARGUMENT (DIGEST_MISMATCH).
     """
+    trust: Global___SourceTrust.ValueType
+    """How much its source is trusted now; unset: trusted."""
     @_builtins.property
     def message(self) -> Global___Chunk.Message:
         """A turn of a conversation."""
@@ -222,10 +257,11 @@ class Chunk(_message.Message):
         producer_id: _builtins.str = ...,
         digest: _builtins.bytes = ...,
         redaction: Global___Redaction | None = ...,
+        trust: Global___SourceTrust.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "message", b"message", "occurred_at", b"occurred_at", "redaction", b"redaction", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "digest", b"digest", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "position", b"position", "producer_id", b"producer_id", "producer_sequence", b"producer_sequence", "redaction", b"redaction", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "digest", b"digest", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "position", b"position", "producer_id", b"producer_id", "producer_sequence", b"producer_sequence", "redaction", b"redaction", "source", b"source", "text", b"text", "thread", b"thread", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "message", "agent_step"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
@@ -364,6 +400,13 @@ class ChunkFilter(_message.Message):
     EXCLUDED_THREADS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    MIN_TRUST_FIELD_NUMBER: _builtins.int
+    min_trust: Global___SourceTrust.ValueType
+    """Optional. Their sources are at least so trusted: TRUSTED excludes what is unverified,
+    UNVERIFIED what is blocked. Recall and SearchMemories then also leave out entries that
+    rest on a chunk that is less trusted, and Ask reads the log instead of a memory where
+    it chooses by itself.
+    """
     @_builtins.property
     def positions(self) -> _common_pb2.PositionRange:
         """Optional. Positions."""
@@ -409,10 +452,11 @@ class ChunkFilter(_message.Message):
         excluded_threads: _abc.Iterable[_builtins.str] | None = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        min_trust: Global___SourceTrust.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "occurred", b"occurred", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "excluded_threads", b"excluded_threads", "kinds", b"kinds", "metadata", b"metadata", "occurred", b"occurred", "positions", b"positions", "sources", b"sources", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "excluded_threads", b"excluded_threads", "kinds", b"kinds", "metadata", b"metadata", "min_trust", b"min_trust", "occurred", b"occurred", "positions", b"positions", "sources", b"sources", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -375,6 +375,19 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
     expired. metadata: {"session": "user-42", "expired_position": "1200"}.
     """
+    ERROR_REASON_SOURCE_QUARANTINED: _ErrorReason.ValueType  # 145
+    """FAILED_PRECONDITION. The source is quarantined, so its level cannot be set, or a memory
+    cannot go back to before that. ReleaseSource ends it. metadata: {"source": "web:x"} or
+    {"memory": "default", "revision": "12"}.
+    """
+    ERROR_REASON_SOURCE_NOT_QUARANTINED: _ErrorReason.ValueType  # 146
+    """FAILED_PRECONDITION. Only a source that is quarantined can be released.
+    metadata: {"source": "web:x"}.
+    """
+    ERROR_REASON_TOO_MANY_SOURCE_RULES: _ErrorReason.ValueType  # 147
+    """RESOURCE_EXHAUSTED. The session, or the tenant, has 256 rules for sources already.
+    metadata: {"limit": "256"}.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
@@ -740,6 +753,19 @@ durable; open it again. metadata: {"session": "user-42"}.
 ERROR_REASON_LOG_EXPIRED: ErrorReason.ValueType  # 140
 """FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
 expired. metadata: {"session": "user-42", "expired_position": "1200"}.
+"""
+ERROR_REASON_SOURCE_QUARANTINED: ErrorReason.ValueType  # 145
+"""FAILED_PRECONDITION. The source is quarantined, so its level cannot be set, or a memory
+cannot go back to before that. ReleaseSource ends it. metadata: {"source": "web:x"} or
+{"memory": "default", "revision": "12"}.
+"""
+ERROR_REASON_SOURCE_NOT_QUARANTINED: ErrorReason.ValueType  # 146
+"""FAILED_PRECONDITION. Only a source that is quarantined can be released.
+metadata: {"source": "web:x"}.
+"""
+ERROR_REASON_TOO_MANY_SOURCE_RULES: ErrorReason.ValueType  # 147
+"""RESOURCE_EXHAUSTED. The session, or the tenant, has 256 rules for sources already.
+metadata: {"limit": "256"}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -88,6 +89,10 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     """Chunks were redacted. The last one took the memory back to before it read them; those
     before it lost their content then, and were something else.
     """
+    REVISION_KIND_QUARANTINE: _RevisionKind.ValueType  # 13
+    """A source was quarantined or released: what came from it is undone or restored, or the
+    memory read chunks again whose step was undone.
+    """
 
 class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
     """What caused a revision."""
@@ -119,6 +124,10 @@ REVISION_KIND_EPISODE: RevisionKind.ValueType  # 11
 REVISION_KIND_REDACTION: RevisionKind.ValueType  # 12
 """Chunks were redacted. The last one took the memory back to before it read them; those
 before it lost their content then, and were something else.
+"""
+REVISION_KIND_QUARANTINE: RevisionKind.ValueType  # 13
+"""A source was quarantined or released: what came from it is undone or restored, or the
+memory read chunks again whose step was undone.
 """
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
@@ -942,6 +951,7 @@ class Amendment(_message.Message):
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     OP_CORRECTED_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The revision that has it."""
     ordinal: _builtins.int
@@ -956,6 +966,8 @@ class Amendment(_message.Message):
     """Canonical JSON, as `Memory.value_json`; null for REMOVE."""
     op_corrected: _builtins.bool
     """The other op was proposed; `op` follows from whether the path existed."""
+    trust: _chunks_pb2.SourceTrust.ValueType
+    """How much the least trusted of those chunks is trusted now."""
     @_builtins.property
     def positions(self) -> _common_pb2.PositionRange:
         """The chunks that were read for it; unset when none was."""
@@ -976,10 +988,11 @@ class Amendment(_message.Message):
         value_json: _builtins.str = ...,
         op_corrected: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        trust: _chunks_pb2.SourceTrust.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "kind", b"kind", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "positions", b"positions", "revision", b"revision", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "kind", b"kind", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "positions", b"positions", "revision", b"revision", "trust", b"trust", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

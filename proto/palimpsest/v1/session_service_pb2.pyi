@@ -1394,6 +1394,7 @@ class SearchMemoriesResponse(_message.Message):
         TEXT_FIELD_NUMBER: _builtins.int
         REVISION_FIELD_NUMBER: _builtins.int
         POSITIONS_FIELD_NUMBER: _builtins.int
+        TRUST_FIELD_NUMBER: _builtins.int
         memory: _builtins.str
         """The memory."""
         path: _builtins.str
@@ -1408,6 +1409,8 @@ class SearchMemoriesResponse(_message.Message):
         """The same for a prompt, with the names on the path: "people / Ann / role: engineer"."""
         revision: _builtins.int
         """The revision that wrote it."""
+        trust: _chunks_pb2.SourceTrust.ValueType
+        """How much the least trusted of those chunks is trusted now."""
         @_builtins.property
         def positions(self) -> _common_pb2.PositionRange:
             """The chunks that it rests on: those which that revision read. Unset: none, since a
@@ -1424,10 +1427,11 @@ class SearchMemoriesResponse(_message.Message):
             text: _builtins.str = ...,
             revision: _builtins.int = ...,
             positions: _common_pb2.PositionRange | None = ...,
+            trust: _chunks_pb2.SourceTrust.ValueType = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "part", b"part", "path", b"path", "positions", b"positions", "revision", b"revision", "text", b"text", "value_json", b"value_json"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "part", b"part", "path", b"path", "positions", b"positions", "revision", b"revision", "text", b"text", "trust", b"trust", "value_json", b"value_json"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1617,6 +1621,7 @@ class RecallResponse(_message.Message):
         PATH_FIELD_NUMBER: _builtins.int
         REVISION_FIELD_NUMBER: _builtins.int
         CHARACTERS_FIELD_NUMBER: _builtins.int
+        TRUST_FIELD_NUMBER: _builtins.int
         section: Global___RecallSection.ValueType
         """Where it is."""
         text: _builtins.str
@@ -1629,6 +1634,8 @@ class RecallResponse(_message.Message):
         """Entries only: the memory, the entry's path in it, and the revision that wrote it."""
         path: _builtins.str
         revision: _builtins.int
+        trust: _chunks_pb2.SourceTrust.ValueType
+        """How much the chunk is trusted now, or the least trusted one that the entry rests on."""
         @_builtins.property
         def positions(self) -> _common_pb2.PositionRange:
             """The chunk, or the chunks that the entry's revision read; unset: none."""
@@ -1648,10 +1655,11 @@ class RecallResponse(_message.Message):
             path: _builtins.str = ...,
             revision: _builtins.int = ...,
             characters: _common_pb2.CharacterRange | None = ...,
+            trust: _chunks_pb2.SourceTrust.ValueType = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "positions", b"positions"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "memory", b"memory", "path", b"path", "positions", b"positions", "revision", b"revision", "score", b"score", "section", b"section", "text", b"text"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "memory", b"memory", "path", b"path", "positions", b"positions", "revision", b"revision", "score", b"score", "section", b"section", "text", b"text", "trust", b"trust"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

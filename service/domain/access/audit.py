@@ -42,6 +42,9 @@ class AuditAction(StrEnum):
     CHUNKS_REDACT = "chunks.redact"
     BUDGET_SET = "budget.set"
     BUDGET_DELETE = "budget.delete"
+    SOURCE_TRUST = "source.trust"
+    SOURCE_QUARANTINE = "source.quarantine"
+    SOURCE_RELEASE = "source.release"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,18 @@ from palimpsest.v1 import rules_pb2
 from service.domain.access.audit import AuditEvent
 from service.domain.access.identity import Scope
 from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, StoredTenant
+from service.domain.access.trust import ANY_END, SourceRule
 from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import message_of, numbers_of, retention, timestamp
+from service.rpc.convert.common import (
+    message_of,
+    numbers_of,
+    retention,
+    timestamp,
+    trust_number,
+)
+from service.usecases.access.sources import QuarantinedMemory, QuarantineResult
 from storage.access.audit import AuditFilter
 from storage.access.tenants import TenantChange
 
@@ -120,3 +128,47 @@ def audit_event(event: AuditEvent) -> pb.AuditEvent:
         digest=event.digest,
         tenant_uid=str(event.tenant_id),
     )
+
+
+def source_of(text: str) -> str:
+    """Returns the source of a rule, or its beginning. Raises InvalidInput."""
+    name = text.removesuffix(ANY_END)
+    if ANY_END in name or not name.isprintable() or "/" in name:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            "source: must be a source, or the beginning of several with one asterisk after it",
+            field="source",
+        )
+    return text
+
+
+def source_rule(rule: SourceRule, session: str) -> pb.SourceRule:
+    """Returns how much a source is trusted."""
+    return pb.SourceRule(
+        session="" if rule.is_tenant_wide else session,
+        source=rule.source,
+        trust=trust_number(rule.trust),
+        quarantined=rule.is_quarantined,
+        updated_at=None if rule.updated_at is None else timestamp(rule.updated_at),
+    )
+
+
+def quarantine_result(result: QuarantineResult) -> pb.QuarantineResult:
+    """Returns what a quarantine or a release did."""
+    return pb.QuarantineResult(
+        session=result.session,
+        source=result.source,
+        trust=trust_number(result.trust),
+        memories=[_quarantined(one) for one in result.memories],
+    )
+
+
+def _quarantined(memory: QuarantinedMemory) -> pb.QuarantineResult.Memory:
+    message = pb.QuarantineResult.Memory(memory=memory.memory, needs_rebuild=memory.needs_rebuild)
+    undone = memory.undone
+    if undone is not None:
+        message.revision = undone.revision
+        message.undone_revisions = undone.undone
+        message.reread_chunks = undone.reread
+        message.dropped_edits = undone.dropped_edits
+    return message

@@ -168,6 +168,7 @@ def _citation(
         message.source = heading.source
         if heading.occurred_at is not None:
             common.write_timestamp(heading.occurred_at, message.occurred_at)
+        message.trust = common.trust_number(heading.trust)
     return message
 
 

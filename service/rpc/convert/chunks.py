@@ -7,13 +7,20 @@ from typing import Literal
 from uuid import UUID
 
 from palimpsest.v1 import chunks_pb2, common_pb2
+from service.domain.access.trust import Trust
 from service.domain.log.appending import SubmittedChunk
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.log.redactions import Redaction, RedactionCause
 from service.domain.memories.long_operations import OperationId
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import moment, numbers_of, write_timestamp
+from service.rpc.convert.common import (
+    moment,
+    numbers_of,
+    trust_number,
+    trust_of,
+    write_timestamp,
+)
 from service.settings.config import Limits
 from service.usecases.log.chunk_filter import ChunkFilter
 
@@ -171,6 +178,8 @@ def write_chunk(logged: LoggedChunk, message: chunks_pb2.Chunk) -> None:
     message.producer_id = logged.producer_id
     message.producer_sequence = logged.producer_sequence
     write_timestamp(logged.created_at, message.created_at)
+    if logged.trust is not Trust.TRUSTED:
+        message.trust = trust_number(logged.trust)
     held = logged.chunk
     if logged.redaction_id is not None:
         message.redaction.SetInParent()
@@ -217,6 +226,7 @@ def chunk_filter(message: chunks_pb2.ChunkFilter, limits: Limits) -> ChunkFilter
         sources=tuple(message.sources),
         occurred_after=_end(message.occurred, "start"),
         occurred_before=_end(message.occurred, "end"),
+        min_trust=trust_of(message.min_trust),
     )
 
 

@@ -10,7 +10,8 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest.v1 import common_pb2
+from palimpsest.v1 import chunks_pb2, common_pb2
+from service.domain.access.trust import Trust
 from service.domain.operations.retention import Retention
 from service.usecases.memories.consistency import Consistency
 from storage.calls.calls import UsageLine
@@ -77,6 +78,19 @@ def member_of(message: Message, name: str, default: _Member) -> _Member:
 
 def _prefix(enum: Any) -> str:
     return str(enum.values[0].name.removesuffix("UNSPECIFIED"))
+
+
+def trust_number(level: Trust) -> Any:
+    """Returns a level of trust as the proto has it."""
+    return chunks_pb2.SourceTrust.Value(_TRUST + level.name)
+
+
+def trust_of(number: int) -> Trust | None:
+    """Returns the level that a field has; None where the client did not set it."""
+    return Trust[chunks_pb2.SourceTrust.Name(number).removeprefix(_TRUST)] if number else None  # type: ignore[arg-type]
+
+
+_TRUST = "SOURCE_TRUST_"
 
 
 def timestamp(at: datetime) -> Timestamp:

@@ -11,6 +11,7 @@ from service.rpc.convert.common import (
     numbers_of,
     positions,
     read_point,
+    trust_number,
 )
 from service.settings.config import Limits
 from service.usecases.search.memories import EntryQuery, EntrySearch
@@ -101,6 +102,7 @@ def _entry(found: FoundEntry, memory: str) -> session_service_pb2.SearchMemories
         text=found.entry.text,
         revision=found.revision,
         positions=positions(found.first_position, found.last_position),
+        trust=trust_number(found.trust),
     )
 
 

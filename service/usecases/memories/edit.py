@@ -19,7 +19,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import InvalidEdit, edited
 from service.domain.prism.schemas.tree import Incompatible, Schema, check_extends, render
 from service.domain.prism.spec import Encoding, PrismSpec
-from service.domain.values.errors import Conflict, InvalidInput
+from service.domain.values.errors import Conflict, FailedPrecondition, InvalidInput
 from service.domain.values.json_values import parse
 from service.domain.values.reasons import Reason
 from service.llm.gateway.allowed import AllowedModels
@@ -41,7 +41,7 @@ from storage.access import audit
 from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
-from storage.memories import revisions, waiting
+from storage.memories import history, revisions, waiting
 from storage.memories.memories import StoredMemory
 from storage.memories.revisions import NewRevision
 from storage.prism import amendment_log, states
@@ -146,6 +146,7 @@ class Editor:
             held = await _lock(tx, target, *kinds(lambda spec: spec.has_states))
             if revision > held.revision:
                 raise revision_not_found(target.memory, revision, held.revision)
+            await _refuse_before_quarantine(tx, held, target.memory, revision)
             await self._memories.restore(tx, held, revision, comment=target.comment)
             stored = await find_memory(tx, target.session, target.memory)
             await _record(tx, target, AuditAction.MEMORY_ROLLBACK, stored, to_revision=revision)
@@ -286,6 +287,20 @@ async def _lock(tx: Transaction, target: Target, *wanted: str) -> Claim:
         metrics.refused(conflict)
         raise conflict
     return held
+
+
+async def _refuse_before_quarantine(
+    tx: Transaction, held: Claim, memory: str, revision: int
+) -> None:
+    """Raises FailedPrecondition where a rollback would restore what a quarantine undid."""
+    last = await history.last_quarantine(tx, *item_key(held), held.revision)
+    if last is not None and revision < last:
+        raise FailedPrecondition(
+            Reason.SOURCE_QUARANTINED,
+            f"memory {memory!r} can go back to revision {last} or later: before it the quarantine"
+            " of a source is missing. ReleaseSource restores what it undid",
+            {"memory": memory, "revision": last},
+        )
 
 
 async def _record(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from service.domain.values.paths import Path, PathError
 from service.domain.values.reasons import Reason
 from service.usecases.log.lookup import find_memory, item_key, revision_not_found
 from service.usecases.memories.kinds import KindUseCases
+from storage.access import source_trust
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import pages
@@ -119,9 +120,10 @@ class History:
         """
         async with self._database.snapshot(tenant_id, name="history") as tx:
             stored = await find_memory(tx, session, name, PrismSpec.kind)
-            return stored, await amendment_log.page_amendments(
+            found = await amendment_log.page_amendments(
                 tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
             )
+            return stored, replace(found, items=await _with_trust(tx, stored, found.items))
 
     async def rejections(
         self,
@@ -315,6 +317,8 @@ async def _explain(
 ) -> tuple[Explained, ...]:
     """Returns the entries of a page; where their chunks have more than `max_bytes` not all, but
     more than fit."""
+    amendments = await _with_trust(tx, stored, [logged for logged, _ in page])
+    page = [(one, touch) for one, (_, touch) in zip(amendments, page, strict=True)]
     numbers = sorted({logged.revision for logged, _ in page})
     revisions = await history.read_revisions(tx, *item_key(stored), numbers)
     explained: list[Explained] = []
@@ -330,6 +334,15 @@ async def _explain(
         if shown_bytes > max_bytes:
             break
     return tuple(explained)
+
+
+async def _with_trust(
+    tx: Transaction, stored: StoredMemory, amendments: Sequence[LoggedAmendment]
+) -> Sequence[LoggedAmendment]:
+    """Adds how much the least trusted of the chunks is trusted that were read for each."""
+    ranges = [(one.from_position, one.to_position) for one in amendments]
+    levels = await source_trust.least_of_ranges(tx, stored.session_key, ranges)
+    return [replace(one, trust=levels[read]) for one, read in zip(amendments, ranges, strict=True)]
 
 
 def _explained(

@@ -29,7 +29,7 @@ from service.usecases.memories.kinds import Findings, FirstRevision, KindUseCase
 from service.usecases.memories.verifying import RevisionChain, RowsAhead
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
-from storage.memories import revisions
+from storage.memories import history, revisions
 from storage.memories.memories import StoredMemory
 from storage.memories.revisions import NewRevision
 from storage.operations import verifying
@@ -93,19 +93,29 @@ class PrismUseCases(KindUseCases):
     async def entries(self, tx: Transaction, stored: StoredMemory) -> Sequence[WrittenEntry]:
         """Returns the entries of the newest value, from all revisions."""
         key = (stored.session_key, stored.memory_id)
-        replay = EntryReplay(PrismSpec.of(stored).schema())
+        schema = PrismSpec.of(stored).schema()
+        replay = EntryReplay(schema)
         amended = RowsAhead(_amended(tx, *key))
+        undone = await history.quarantined(tx, *key, stored.revision)
         async for row in verifying.revisions(tx, *key):
             restored: Json | Missing = MISSING
-            if row.restored_revision is not None:
-                rows = await states.get_nearest(tx, *key, row.restored_revision)
-                restored = rows.memory(PrismSpec.of(stored).schema()).value
+            state = row.revision if row.undone is not None else row.restored_revision
+            if state is not None:
+                restored = (await states.get_nearest(tx, *key, state)).memory(schema).value
             amendments = [one for _, one in await amended.of(row.revision) if one is not None]
+            if row.revision in undone:
+                continue
             positions = positions_of(row.kind, row.from_position, row.to_position)
+            if row.read_positions:
+                positions = row.read_positions[0], row.read_positions[-1]
             # A step may have much to compare.
-            await beside(
-                replay.revise, row.revision, amendments, positions=positions, restored=restored
-            )
+            try:
+                await beside(
+                    replay.revise, row.revision, amendments, positions=positions, restored=restored
+                )
+            except Mismatch:
+                # Its place was made by one that is undone: the next state that is restored has it.
+                continue
         return list(replay.written.values())
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:

@@ -13,7 +13,7 @@ from typing import Any
 from service.domain.log.chunks import LoggedChunk
 from service.domain.prism import asking as prism
 from service.domain.prism import entries, losses, pacing, prompts
-from service.domain.prism.amendments import Amendment, Revision, Rules
+from service.domain.prism.amendments import Amendment, Rejection, Revision, Rules
 from service.domain.prism.folding import FoldState
 from service.domain.prism.lingering import ServiceLinger, linger_of
 from service.domain.prism.memory import PrismMemory
@@ -42,6 +42,8 @@ from storage.prism.states import PrismRows
 
 #: Chunks that one query of the log reads.
 READ_CHUNKS = 64
+#: Content of one chunk that is read again: all of it, since a range has at least one.
+REREAD_BYTES = 1
 #: A step that waits for more chunks queries this often within its linger, but not sooner than
 #: the second figure, in seconds.
 LINGER_LOOKS = 4
@@ -117,6 +119,8 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
         if need is Need.CONSOLIDATION:
             flow, made = partial(self._consolidation, work), partial(self._consolidated, work)
             return self._step(work, wish.applied_position, "consolidate", flow, made)
+        if work.held.reread_positions:
+            return await self._reread(work, work.held.reread_positions, need)
         work = await self._read(work)
         if not work.pending:
             return await self._idle(work)
@@ -151,6 +155,42 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
             if len(found) < READ_CHUNKS:
                 break
         return replace(work, pending=tuple(pending))
+
+    async def _reread(
+        self, work: PrismWork, positions: Sequence[int], need: Need
+    ) -> StepNext[PrismWork]:
+        """Reads chunks before the cursor again whose steps were undone."""
+        part = positions[:READ_CHUNKS]
+        ranges = [(position - 1, position) for position in part]
+        async with self._database.transaction(work.held.tenant_id, name="step") as tx:
+            found = await chunks.read_ranges(tx, work.held.session_key, ranges, REREAD_BYTES)
+        read = [one for position in part for one in found.get(position - 1, ()) if one.is_read]
+        sized = await beside(_sized, read, work.facts.count)
+        if not sized:
+            return _read_again(work, part, ())
+        limit = pacing.group_tokens(work.spec, work.memory, work.bounds)
+        group, _ = pacing.read_group(sized, limit)
+        done = [position for position in part if position <= group[-1].position]
+        cursor = work.held.applied_position
+        step = self._step(
+            work,
+            cursor,
+            "reread",
+            partial(self._revision, work, group, has_room=need is not Need.ROOM),
+            partial(self._reread_done, work, done),
+        )
+        part_of = replace(step.part, skip=lambda _: _read_again(work, done, ()))
+        occasion = f"reread:{work.held.revision + 1}:{group[-1].position}"
+        return replace(step, part=part_of, occasion=occasion)
+
+    def _reread_done(
+        self, work: PrismWork, done: Sequence[int], revision: Revision
+    ) -> MemoryChange[PrismWork] | PrismWork:
+        if revision.lacked_room and pacing.may_make_room(
+            work.memory, work.held.consolidated_tokens
+        ):
+            return replace(work, crowded=True)
+        return _read_again(work, done, revision.amendments, revision.rejections)
 
     async def _linger(
         self, work: PrismWork, group: Sequence[SizedChunk]
@@ -336,6 +376,30 @@ def _passed(work: PrismWork, group: Sequence[SizedChunk]) -> MemoryChange[PrismW
     )
 
 
+def _read_again(
+    work: PrismWork,
+    done: Sequence[int],
+    amendments: Sequence[Amendment],
+    rejections: Sequence[Rejection] = (),
+) -> MemoryChange[PrismWork]:
+    """Returns the revision after these positions were read again."""
+    memory = work.memory.apply(work.held.revision + 1, amendments)
+    last = done[-1]
+    return _change(
+        work,
+        memory,
+        name="commit.step",
+        kind="quarantine",
+        amendments=amendments,
+        rejections=rejections,
+        value=memory.value_json if amendments else None,
+        fold_state=work.counted(prompted=False),
+        read_positions=done,
+        reread_positions=[one for one in work.held.reread_positions or () if one > last],
+        positions=(done[0], last),
+    )
+
+
 def _skipped(work: PrismWork, to_position: int, _: str) -> MemoryChange[PrismWork]:
     reads = to_position > work.held.applied_position
     return _change(
@@ -360,9 +424,13 @@ def _change(
     may_idle: bool = False,
     to_position: int | None = None,
     amendments: Sequence[Amendment] = (),
+    positions: tuple[int, int] | None = None,
     **brought: Any,
 ) -> MemoryChange[PrismWork]:
-    """Returns what leads to `memory`; with `may_idle` the commit looks for more chunks itself."""
+    """Returns what leads to `memory`; with `may_idle` the commit looks for more chunks itself.
+
+    `positions`: the chunks that were read, where these are not between the cursors.
+    """
     reached = work.held.applied_position if to_position is None else to_position
     new = NewRevision(
         kind=kind,
@@ -375,7 +443,7 @@ def _change(
             memory.value,
             amendments,
             revision=work.held.revision + 1,
-            positions=entries.positions_of(kind, work.held.applied_position, reached),
+            positions=positions or entries.positions_of(kind, work.held.applied_position, reached),
         ),
         **brought,
     )

@@ -1,7 +1,8 @@
 """Administration: tenants, their keys, and their audit logs."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -12,12 +13,16 @@ from palimpsest._access import (
     CreatedApiKey,
     ErasureInfo,
     ErasureReceipt,
+    QuarantineResult,
     Scope,
+    SourceRule,
     TenantInfo,
     api_key,
     audit_event,
     created,
     erasure,
+    quarantine_result,
+    source_rule,
     tenant,
 )
 from palimpsest._async._connection import Connection
@@ -229,3 +234,58 @@ class Access:
         request = message_of(access_service_pb2.ListAuditEventsRequest, tenant=tenant, page_size=1)
         page = await self._connection.call(self._stub.ListAuditEvents, request)
         return AuditHead(sequence=page.head, digest=page.head_digest)
+
+    async def set_source_trust(
+        self,
+        source: str,
+        trust: Literal["trusted", "unverified", "blocked"] | None,
+        *,
+        session: str = "",
+        request_id: str = "",
+    ) -> SourceRule:
+        """Sets how much a source is trusted, in a session or in all; None removes the rule.
+
+        `source` may be the beginning of several and an asterisk: "web:*". Raises NotFound,
+        FailedPrecondition (it is quarantined), ResourceExhausted.
+        """
+        request = message_of(
+            access_service_pb2.SetSourceTrustRequest,
+            session=session,
+            source=source,
+            trust=trust,
+            request_id=request_id,
+        )
+        return source_rule(await self._connection.call(self._stub.SetSourceTrust, request))
+
+    async def sources(self, session: str = "") -> Sequence[SourceRule]:
+        """Returns how much sources are trusted, in a session and in all others. Raises NotFound."""
+        request = message_of(access_service_pb2.ListSourcesRequest, session=session)
+        found = await self._connection.call(self._stub.ListSources, request)
+        return [source_rule(one) for one in found.sources]
+
+    async def quarantine_source(
+        self, session: str, source: str, *, request_id: str = ""
+    ) -> QuarantineResult:
+        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+        Raises NotFound, ResourceExhausted.
+        """
+        request = message_of(
+            access_service_pb2.QuarantineSourceRequest,
+            session=session,
+            source=source,
+            request_id=request_id,
+        )
+        return quarantine_result(await self._connection.call(self._stub.QuarantineSource, request))
+
+    async def release_source(
+        self, session: str, source: str, *, request_id: str = ""
+    ) -> QuarantineResult:
+        """Restores what a quarantine undid. Raises NotFound, FailedPrecondition."""
+        request = message_of(
+            access_service_pb2.ReleaseSourceRequest,
+            session=session,
+            source=source,
+            request_id=request_id,
+        )
+        return quarantine_result(await self._connection.call(self._stub.ReleaseSource, request))

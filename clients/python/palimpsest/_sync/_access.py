@@ -1,8 +1,9 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """Administration: tenants, their keys, and their audit logs."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -13,12 +14,16 @@ from palimpsest._access import (
     CreatedApiKey,
     ErasureInfo,
     ErasureReceipt,
+    QuarantineResult,
     Scope,
+    SourceRule,
     TenantInfo,
     api_key,
     audit_event,
     created,
     erasure,
+    quarantine_result,
+    source_rule,
     tenant,
 )
 from palimpsest._convert import message_of
@@ -228,3 +233,58 @@ class Access:
         request = message_of(access_service_pb2.ListAuditEventsRequest, tenant=tenant, page_size=1)
         page = self._connection.call(self._stub.ListAuditEvents, request)
         return AuditHead(sequence=page.head, digest=page.head_digest)
+
+    def set_source_trust(
+        self,
+        source: str,
+        trust: Literal["trusted", "unverified", "blocked"] | None,
+        *,
+        session: str = "",
+        request_id: str = "",
+    ) -> SourceRule:
+        """Sets how much a source is trusted, in a session or in all; None removes the rule.
+
+        `source` may be the beginning of several and an asterisk: "web:*". Raises NotFound,
+        FailedPrecondition (it is quarantined), ResourceExhausted.
+        """
+        request = message_of(
+            access_service_pb2.SetSourceTrustRequest,
+            session=session,
+            source=source,
+            trust=trust,
+            request_id=request_id,
+        )
+        return source_rule(self._connection.call(self._stub.SetSourceTrust, request))
+
+    def sources(self, session: str = "") -> Sequence[SourceRule]:
+        """Returns how much sources are trusted, in a session and in all others. Raises NotFound."""
+        request = message_of(access_service_pb2.ListSourcesRequest, session=session)
+        found = self._connection.call(self._stub.ListSources, request)
+        return [source_rule(one) for one in found.sources]
+
+    def quarantine_source(
+        self, session: str, source: str, *, request_id: str = ""
+    ) -> QuarantineResult:
+        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+
+        Raises NotFound, ResourceExhausted.
+        """
+        request = message_of(
+            access_service_pb2.QuarantineSourceRequest,
+            session=session,
+            source=source,
+            request_id=request_id,
+        )
+        return quarantine_result(self._connection.call(self._stub.QuarantineSource, request))
+
+    def release_source(
+        self, session: str, source: str, *, request_id: str = ""
+    ) -> QuarantineResult:
+        """Restores what a quarantine undid. Raises NotFound, FailedPrecondition."""
+        request = message_of(
+            access_service_pb2.ReleaseSourceRequest,
+            session=session,
+            source=source,
+            request_id=request_id,
+        )
+        return quarantine_result(self._connection.call(self._stub.ReleaseSource, request))

@@ -1,6 +1,6 @@
 """The revisions of a memory of any kind: a chain without a gap, up to the memory's cursor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -30,6 +30,9 @@ class RevisionRow:
     digest: bytes
     #: The revision that a rollback restores.
     restored_revision: int | None
+    #: Of a quarantine: the revisions that it undoes, or the positions that it read again.
+    undone: Sequence[int] | None = None
+    read_positions: Sequence[int] | None = None
 
     def differs(self, name: str, said: str) -> Difference:
         """Returns a difference at this revision."""

@@ -1,0 +1,189 @@
+"""Undoing what came from a source: a memory's amendments again, without some of its revisions.
+
+Places must mean the same as when the amendments were made. So an element of a list that is undone
+keeps its place until the end, and what else would move or cannot be placed is undone as well.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from service.domain.prism.amending import MISSING, amend, copied, value_at
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.schemas.tree import Mismatch, Schema
+from service.domain.values.json_values import Json
+from service.domain.values.paths import Path
+
+#: Characters from which a text is looked for within others: shorter ones are everywhere.
+TELLING_CHARACTERS = 8
+
+
+class _Undone(str):
+    """Keeps the place of an element of a list that is undone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRevision:
+    """A revision that led to the present state."""
+
+    revision: int
+    #: One of `revision_kind` in storage/tables/memories.py.
+    kind: str
+    amendments: Sequence[Amendment]
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Returns whether a person made it: it stays as far as it can be placed."""
+        return self.kind == "edit"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueWithout:
+    """A memory's value without some of its revisions."""
+
+    value: Json
+    #: The revisions that are undone: those that were named, and those that rest on them.
+    undone: frozenset[int]
+    #: Changes by hand that have no place any more.
+    dropped_edits: int
+
+
+def without(
+    schema: Schema, start: Json, past: Sequence[PastRevision], tainted: Collection[int]
+) -> ValueWithout:
+    """Returns the value that `past` makes of `start` without the revisions `tainted`.
+
+    Undone besides: consolidations after them, which say the same in other words, and revisions
+    that repeat what they say or that need what they made.
+    """
+    return _Replay(schema, start, tainted).run(past)
+
+
+class _Replay:
+    def __init__(self, schema: Schema, start: Json, tainted: Collection[int]) -> None:
+        self._schema = schema
+        self._value = copied(start)
+        self._tainted = tainted
+        self._undone: set[int] = set()
+        #: Places whose lists have other elements than when the amendments were made.
+        self._moved: set[Path] = set()
+        #: What was undone, by place.
+        self._said: list[tuple[Path, Json]] = []
+        self._telling: set[str] = set()
+        self._dropped = 0
+
+    def run(self, past: Sequence[PastRevision]) -> ValueWithout:
+        for one in past:
+            if one.is_by_hand:
+                self._edit(one)
+            elif not self._is_undone(one) and self._applied(one):
+                continue
+            else:
+                self._undo(one)
+        value = _without_places(self._value)
+        return ValueWithout(
+            value=value, undone=frozenset(self._undone), dropped_edits=self._dropped
+        )
+
+    def _is_undone(self, one: PastRevision) -> bool:
+        if one.revision in self._tainted:
+            return True
+        if not self._undone:
+            return False
+        return one.kind == "consolidation" or any(map(self._repeats, one.amendments))
+
+    def _repeats(self, one: Amendment) -> bool:
+        """Returns whether an amendment says what was undone."""
+        leaves = list(_leaves(one.value))
+        texts = [leaf for leaf in leaves if isinstance(leaf, str)]
+        if any(telling in text for telling in self._telling for text in texts):
+            return True
+        return any(
+            _touch(one.path, path) and leaf not in (None, "") and leaf in leaves
+            for path, value in self._said
+            for leaf in _leaves(value)
+        )
+
+    def _applied(self, one: PastRevision) -> bool:
+        """Applies a revision as a whole; False, and nothing is changed, where it has no place."""
+        if any(map(self._is_displaced, one.amendments)):
+            return False
+        try:
+            self._value = amend(self._schema, self._value, one.amendments)
+        except Mismatch:
+            return False
+        return True
+
+    def _edit(self, one: PastRevision) -> None:
+        """Applies what can be placed of a change by hand."""
+        for change in one.amendments:
+            try:
+                if self._is_displaced(change):
+                    raise Mismatch("its list has other elements")
+                self._value = amend(self._schema, self._value, (change,))
+            except Mismatch:
+                self._dropped += 1
+
+    def _is_displaced(self, one: Amendment) -> bool:
+        tokens = one.path.tokens
+        return any(
+            isinstance(token, int) and _covers(moved, Path(tokens[:at]))
+            for at, token in enumerate(tokens)
+            for moved in self._moved
+        )
+
+    def _undo(self, one: PastRevision) -> None:
+        self._undone.add(one.revision)
+        for change in one.amendments:
+            self._said.append((change.path, change.value))
+            self._telling.update(
+                leaf
+                for leaf in _leaves(change.value)
+                if isinstance(leaf, str) and len(leaf) >= TELLING_CHARACTERS
+            )
+            self._keep_place(change)
+
+    def _keep_place(self, one: Amendment) -> None:
+        path = one.path
+        in_list = bool(path.tokens) and isinstance(path.tokens[-1], int)
+        if one.op is Op.REMOVE:
+            if in_list:
+                self._moved.add(path.parent)
+            return
+        if in_list and value_at(self._value, path) is MISSING:
+            try:
+                place = Amendment(path=path, op=Op.ADD, value=_Undone())
+                self._value = amend(self._schema, self._value, (place,))
+            except Mismatch:
+                self._moved.add(path.parent)
+        elif isinstance(one.value, list | dict):
+            self._moved.add(path)
+
+
+def _without_places(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _without_places(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_without_places(child) for child in value if not isinstance(child, _Undone)]
+    return value
+
+
+def _leaves(value: Json) -> Iterator[Json]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            # Names of fields have no blanks, and are in many values.
+            if " " in key:
+                yield key
+            yield from _leaves(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _leaves(child)
+    else:
+        yield value
+
+
+def _covers(upper: Path, lower: Path) -> bool:
+    return lower.tokens[: len(upper.tokens)] == upper.tokens
+
+
+def _touch(one: Path, other: Path) -> bool:
+    return _covers(one, other) or _covers(other, one)

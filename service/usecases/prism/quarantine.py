@@ -1,0 +1,110 @@
+"""Undoes in PRISM memories what came from quarantined sources, and restores it on release."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+from service.domain.prism import losses
+from service.domain.prism.amendments import Rules
+from service.domain.prism.entries import NO_POSITIONS, entries_after
+from service.domain.prism.spec import PrismSpec
+from service.domain.prism.undoing import without
+from service.domain.values.json_values import canonical
+from service.llm.offloading import beside
+from service.usecases.memories import step_traces
+from storage.engine.claims import Claim
+from storage.engine.database import Transaction
+from storage.memories import history, revisions
+from storage.memories.revisions import NewRevision
+from storage.prism import quarantine, states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleasedSource:
+    """A source that is not quarantined any more."""
+
+    source: str
+    #: When it was quarantined: its chunks have been passed since then.
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UndoneRevisions:
+    """What a change of quarantines did to a memory."""
+
+    revision: int
+    #: The revisions before it that are undone now.
+    undone: int
+    #: Chunks that the memory reads again.
+    reread: int
+    #: Changes by hand that have no place any more.
+    dropped_edits: int
+
+
+async def apply_quarantines(
+    tx: Transaction,
+    held: Claim,
+    *,
+    max_memory_bytes: int,
+    comment: str,
+    released: ReleasedSource | None = None,
+) -> UndoneRevisions | None:
+    """Commits the value that rests on no quarantined source, as one revision.
+
+    None, and nothing is written, where that is the value already and nothing is to be read again.
+    The caller has the memory from `lock`, and its work fenced off.
+    """
+    key = (held.session_key, held.memory_id)
+    lineage = await history.committed_lineage(tx, *key, held.revision)
+    scope = await quarantine.read_scope(tx, held)
+    moved = [
+        one
+        for one in scope.tainted | scope.quarantines
+        if any(after < one <= upto for after, upto in lineage)
+    ]
+    reread: list[int] = []
+    if released is not None:
+        reread += await quarantine.read_held(tx, held, released.source, released.since)
+    if not moved and not reread:
+        return None
+    # What was there before the first of them is there as it was, to the order of its keys.
+    first = min(moved, default=held.revision + 1) - 1
+    schema = PrismSpec.of(held).schema()
+    newest = (await states.get_nearest(tx, *key, held.revision)).memory(schema)
+    start = newest if not moved else (await states.get_nearest(tx, *key, first)).memory(schema)
+    past = await quarantine.read_past(tx, held, first, lineage)
+    made = await beside(without, schema, start.value, past, scope.tainted)
+    reread += await quarantine.read_left(
+        tx, held, sorted(made.undone), releases=released is not None
+    )
+    text = canonical(made.value)
+    new = NewRevision(
+        kind="quarantine",
+        to_position=held.applied_position,
+        digest=hashlib.sha256(text.encode()).digest(),
+        value=text,
+        base=text,
+        comment=comment,
+        undone=sorted(made.undone),
+        consolidated_tokens=0,
+        entries=entries_after(
+            schema,
+            newest.value,
+            made.value,
+            None,
+            revision=held.revision + 1,
+            positions=NO_POSITIONS,
+        ),
+        losses=losses.after_change(
+            held.losses, made.value, Rules(max_memory_bytes=max_memory_bytes)
+        ),
+    )
+    with step_traces.commit(held, new) as traced:
+        await revisions.commit_revision(tx, held, traced, has_work=None)
+    await quarantine.read_again(tx, held, sorted(set(reread)))
+    return UndoneRevisions(
+        revision=held.revision + 1,
+        undone=len(made.undone),
+        reread=len(set(reread)),
+        dropped_edits=made.dropped_edits,
+    )

@@ -1,0 +1,174 @@
+"""Reads what the quarantine of a source undoes, and what memories read again after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from service.domain.access.trust import Trust
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.undoing import PastRevision
+from service.domain.values.json_values import restore
+from service.domain.values.paths import Path
+from storage.access import source_trust
+from storage.engine.claims import Claim
+from storage.engine.database import Transaction
+
+_OF = "r.session_key = %(session)s AND r.memory_id = %(memory)s"
+#: Chunks of a source that a revision read before it was quarantined, and that it did not skip.
+_READ_SINCE = f"""SELECT FROM chunk c
+    WHERE c.session_key = %(session)s AND ({{read}})
+        AND {source_trust.quarantined_at()} > r.created_at"""
+_BY_STEP = "c.position > r.from_position AND c.position <= r.to_position"
+_AGAIN = "c.position = ANY(r.read_positions)"
+_TAINTED = f"""
+SELECT r.revision FROM revision r
+WHERE {_OF} AND (
+    (r.kind = 'step' AND EXISTS ({_READ_SINCE.format(read=_BY_STEP)}))
+    OR (r.read_positions IS NOT NULL AND EXISTS ({_READ_SINCE.format(read=_AGAIN)})))
+"""  # noqa: S608 - all of it is ours
+_QUARANTINES = f"SELECT r.revision FROM revision r WHERE {_OF} AND r.kind = 'quarantine'"  # noqa: S608
+_KINDS = f"""
+SELECT r.revision, r.kind FROM revision r
+WHERE {_OF} AND r.revision > %(after)s AND r.kind <> 'quarantine' ORDER BY r.revision
+"""  # noqa: S608
+_AMENDMENTS = f"""
+SELECT r.revision, r.path, r.op, r.value FROM amendment r
+WHERE {_OF} AND r.revision > %(after)s ORDER BY r.revision, r.ordinal
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuarantineScope:
+    """Which revisions of a memory a change of quarantines is about."""
+
+    #: Those that read a chunk of a source that is quarantined now.
+    tainted: frozenset[int]
+    #: Those that earlier changes of quarantines made.
+    quarantines: frozenset[int]
+
+
+def _key(held: Claim) -> dict[str, Any]:
+    return {"session": held.session_key, "memory": held.memory_id}
+
+
+async def read_scope(tx: Transaction, held: Claim) -> QuarantineScope:
+    """Returns which revisions rest on sources that are quarantined, and what undid some before."""
+    tainted = await tx.fetch(_TAINTED, _key(held), prepare=False)
+    earlier = await tx.fetch(_QUARANTINES, _key(held), prepare=False)
+    return QuarantineScope(
+        tainted=frozenset(row[0] for row in tainted),
+        quarantines=frozenset(row[0] for row in earlier),
+    )
+
+
+async def read_past(
+    tx: Transaction, held: Claim, after: int, lineage: Sequence[tuple[int, int]]
+) -> Sequence[PastRevision]:
+    """Returns the revisions of a lineage after one, with their amendments, oldest first.
+
+    Without those that earlier quarantines made.
+    """
+    values = {**_key(held), "after": after}
+    found: dict[int, list[Amendment]] = {}
+    for row in await tx.fetch(_AMENDMENTS, values, prepare=False):
+        one = Amendment(path=Path.parse(row.path), op=Op(row.op), value=restore(row.value))
+        found.setdefault(row.revision, []).append(one)
+    return [
+        PastRevision(revision=row.revision, kind=row.kind, amendments=found[row.revision])
+        for row in await tx.fetch(_KINDS, values, prepare=False)
+        if row.revision in found and any(begin < row.revision <= end for begin, end in lineage)
+    ]
+
+
+_IS_READ = f"{source_trust.at_least(Trust.UNVERIFIED)} AND c.redaction_id IS NULL"
+_LEFT = f"""
+SELECT DISTINCT c.position FROM revision r, chunk c
+WHERE {_OF} AND r.revision = ANY(%(undone)s::bigint[]) AND r.kind = 'step'
+    AND c.session_key = %(session)s AND {_BY_STEP} AND {_IS_READ}
+UNION
+SELECT c.position FROM chunk c
+WHERE c.session_key = %(session)s AND {_IS_READ} AND (
+    c.position = ANY(%(positions)s::bigint[]) OR c.position = ANY(ARRAY(
+        SELECT unnest(r.read_positions) FROM revision r
+        WHERE {_OF} AND r.kind = 'quarantine' AND NOT %(releases)s)))
+ORDER BY 1
+"""  # noqa: S608 - all of it is ours
+# Steps since then have passed chunks of it without reading them.
+_HELD = f"""
+SELECT c.position FROM chunk c
+WHERE c.session_key = %(session)s AND c.position <= %(applied)s
+    AND {source_trust.matches("%(source)s", "c.source")} AND {_IS_READ}
+    AND c.position > coalesce((
+        SELECT max(r.to_position) FROM revision r WHERE {_OF} AND r.created_at < %(since)s), 0)
+ORDER BY 1
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_left(
+    tx: Transaction, held: Claim, undone: Sequence[int], *, releases: bool
+) -> Sequence[int]:
+    """Returns the positions of chunks that the undone revisions read and that may be read.
+
+    Unless a source is released also what was read again before, or was to be.
+    """
+    values = {
+        **_key(held),
+        "undone": list(undone),
+        "positions": [] if releases else list(held.reread_positions or ()),
+        "releases": releases,
+    }
+    return [row[0] for row in await tx.fetch(_LEFT, values, prepare=False)]
+
+
+async def read_held(tx: Transaction, held: Claim, source: str, since: datetime) -> Sequence[int]:
+    """Returns the positions of a source's chunks that the memory passed since a time."""
+    values = {**_key(held), "source": source, "since": since, "applied": held.applied_position}
+    return [row[0] for row in await tx.fetch(_HELD, values, prepare=False)]
+
+
+_FENCE = """
+UPDATE memory SET epoch = epoch + 1 WHERE session_key = %(session)s
+RETURNING memory_id, name, kind
+"""
+_READ_AGAIN = """
+UPDATE memory SET reread_positions = %(positions)s::bigint[], has_work = true, resting = false,
+    ready_at = greatest(ready_at, now()), entry_revision = 0
+WHERE session_key = %(session)s AND memory_id = %(memory)s
+"""
+
+
+async def fence(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID, str, str]]:
+    """Fences off the work on all memories of a session; returns ids, names and kinds.
+
+    What is under way may have read a source before its level changed.
+    """
+    rows = await tx.fetch(_FENCE, {"session": session_key})
+    tx.changed.update(row[0] for row in rows)
+    return [(row.memory_id, row.name, row.kind) for row in sorted(rows, key=lambda row: row.name)]
+
+
+async def read_again(tx: Transaction, held: Claim, positions: Sequence[int]) -> None:
+    """Has a memory read these positions again, and its entries written anew."""
+    await tx.execute(_READ_AGAIN, {**_key(held), "positions": list(positions)})
+    tx.changed.add(held.memory_id)
+
+
+_HAS_READ = f"""
+SELECT EXISTS (
+    SELECT FROM memory m, chunk c
+    WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s
+        AND c.session_key = %(session)s AND c.position <= m.applied_position
+        AND {source_trust.quarantined_at()} IS NOT NULL)
+"""  # noqa: S608 - all of it is ours
+
+
+async def has_read(tx: Transaction, session_key: UUID, memory_id: UUID, released: bool) -> bool:
+    """Returns whether a tree or a state memory rests on a source that is quarantined.
+
+    After a release it lacks what was held, which only a rebuild would read.
+    """
+    values = {"session": session_key, "memory": memory_id}
+    rows = await tx.fetch(_HAS_READ, values, prepare=False)
+    return released or bool(rows[0][0])
