@@ -11,6 +11,9 @@ from structlog.testing import capture_logs
 
 import palimpsest
 from service.app.foundation import CannotStart
+from service.cli.doctor import _api
+from service.cli.output import CommandError
+from service.settings.config import Config
 from tests.acceptance.access.serving import serving
 from tests.support.certificates import Authority, Pair
 
@@ -141,6 +144,19 @@ async def test_mutual_tls_lets_in_only_clients_with_a_certificate(url: str, file
         # Later roots apply as well.
         files.root.write_bytes(Authority("Yet another").root.pem)
         assert not await works(address, trusting(CLIENT))
+
+
+async def test_the_doctor_asks_by_tls(
+    url: str, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(url, **files.settings()) as address:
+        config = Config.model_validate(files.settings())
+        assert (await _api(address, config)).said == f"{address} serves"
+        monkeypatch.setenv("PALIMPSEST_CA_FILE", str(files.root))
+        target = f"grpcs://{address}"
+        assert (await _api(target, Config())).said == f"{target} serves"
+    with pytest.raises(CommandError, match="is no address of the service"):
+        await _api("http://localhost:1", Config())
 
 
 async def test_a_second_address_for_clients_with_a_certificate(url: str, files: Files) -> None:
