@@ -32,6 +32,7 @@ SIZES: dict[str, Sequence[str]] = {
     "search": (),
     "session-search": ("--large", "100000", "--behind", "20000"),
     "step": (),
+    "transfer": ("--chunks", "20000"),
     "stream": (),
     "tree": (),
     "waiters": (),
