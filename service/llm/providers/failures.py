@@ -9,7 +9,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from http.client import responses
@@ -334,13 +334,31 @@ _SECRETS = re.compile(
 )
 
 
+#: How fields are named whose values are secrets.
+_NAMES_SECRET = re.compile(r"(?i)key|token|secret|password|auth|credential")
+
+
 def secrets_of(config: Config) -> frozenset[str]:
     """Returns what no message may contain: our keys, and those in providers' variables."""
     ours = (config.model_api_key, config.embedding_api_key)
     keys = [key.get_secret_value() for key in ours if key is not None]
     keys += [key for one in config.deployments for key in one.secrets()]
     keys += [value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)]
+    for settings in config.model_settings.values():
+        keys += _secret_values(settings.model_dump())
     return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
+
+
+def _secret_values(value: Any, name: str = "") -> Iterator[str]:
+    """Yields the texts of fields that are sent to providers, and named as secrets are."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _secret_values(one, str(key))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _secret_values(one, name)
+    elif isinstance(value, str) and _NAMES_SECRET.search(name):
+        yield value
 
 
 def shown_words(text: str, *, secrets: Collection[str], prompt: Sequence[str]) -> str:
