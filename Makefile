@@ -17,7 +17,7 @@ extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml',
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test prove test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto sync clean
+.PHONY: help setup setup-local demo test prove test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image sbom audit lock dist release proto sync clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +146,18 @@ test-deploy: setup .cache/composecheck ## run the tests of deploy/: image, compo
 
 image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
 	@$(PYTHON) deploy/image/build.py $(if $(BASE),--base "$(BASE)") $(if $(TAG),--tag "$(TAG)")
+
+# Of its own: what makes the list is none of what it lists.
+.cache/sbom/.installed: requirements/image.lock | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip sync --quiet --require-hashes requirements/image.lock
+	@touch $@
+
+sbom: setup .cache/sbom/.installed ## list what the locks install, in dist/: CycloneDX and licences, which are checked
+	@.cache/sbom/bin/python deploy/image/bill.py --packages $(wildcard $(VENV)/lib/python*/site-packages) --into dist
+
+audit: ## look for known vulnerabilities in what the locks install, where pip-audit is installed and reaches its database
+	@$(PYTHON) deploy/image/audit.py
 
 lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(NOT_OURS) --overrides requirements/overrides.in $(if $(UPGRADE),--upgrade) requirements/dev.in -o requirements/dev.lock

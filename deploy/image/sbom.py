@@ -71,7 +71,7 @@ def main() -> None:
     everything = {**python, SERVICE: service}
     for name, found in installed.items():
         bom.register_dependency(
-            everything[name], [everything[one] for one in _needed(found, installed)]
+            everything[name], [everything[one] for one in needed(found, installed)]
         )
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
@@ -100,14 +100,15 @@ def _python_component(found: Distribution, sha256: str) -> Component:
         description=found.metadata.get("Summary"),
         purl=PackageURL("pypi", name=name, version=found.version),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
-        licenses=_python_licenses(found),
+        licenses=python_licenses(found),
         properties=[Property(name="palimpsest:files_left_out", value=str(left_out))]
         if left_out
         else [],
     )
 
 
-def _python_licenses(found: Distribution) -> list[License]:
+def python_licenses(found: Distribution) -> list[License]:
+    """Returns the licences that a distribution's metadata name."""
     said = found.metadata.get("License-Expression") or found.metadata.get("License") or ""
     # Some hold the whole text there.
     if said and "\n" not in said and len(said) < 80:
@@ -122,7 +123,7 @@ def _python_licenses(found: Distribution) -> list[License]:
     return [_licenses.make_from_string(CLASSIFIED.get(name, name)) for name in classified]
 
 
-def _needed(found: Distribution, installed: Mapping[str, Distribution]) -> list[str]:
+def needed(found: Distribution, installed: Mapping[str, Distribution]) -> list[str]:
     """Returns the distributions that one asks for and that are here, those of extras included."""
     names = {canonicalize_name(Requirement(text).name) for text in found.requires or []}
     return sorted(names & installed.keys())
