@@ -3,14 +3,14 @@
 ANALYZE stores samples of a column in pg_statistic, and leaves them there when the table is empty.
 No statement compares these columns, so the planner loses nothing.
 
-Revision: 0049
-After: 0048
+Revision: 0051
+After: 0050
 """
 
 from alembic import op
 
-revision = "0049"
-down_revision = "0048"
+revision = "0051"
+down_revision = "0050"
 branch_labels = None
 depends_on = None
 
