@@ -43,7 +43,9 @@ class Tenant(_message.Message):
     display_name: _builtins.str
     """Optional. For people."""
     suspended: _builtins.bool
-    """Optional. Whether its calls are refused. Workers finish what they began."""
+    """Optional. Whether its calls are refused. Workers go on with what is in its log: a budget
+    of 0 tokens stops that.
+    """
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""

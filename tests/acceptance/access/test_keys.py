@@ -112,6 +112,12 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
     stream = session_service_pb2.AppendChunksRequest(open=opening)
     found = await refused(limited, "AppendChunks", stream)
     assert found.reason == "SESSION_NOT_ALLOWED"
+    # Not by leaving the first message out, either.
+    stream = session_service_pb2.AppendChunksRequest(
+        batch=session_service_pb2.AppendChunksRequest.Batch(traceparent="x")
+    )
+    found = await refused(limited, "AppendChunks", stream)
+    assert found.reason == "SESSION_NOT_ALLOWED"
     wanted = session_service_pb2.ImportSessionRequest.Open(session="user:2|b", header=b"{}")
     importing = session_service_pb2.ImportSessionRequest(open=wanted)
     found = await refused(limited, "ImportSession", importing)
