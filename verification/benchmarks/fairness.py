@@ -249,7 +249,9 @@ def _claims(connection: psycopg.Connection[Any], url: str) -> dict[str, Any]:
     }
     took: dict[str, list[float]] = {queue.TAKE: [], _CLAIM_BEFORE: []}
     # As after the first claim, which is undone below.
-    connection.execute("INSERT INTO tenant_turn VALUES (%s, 0, 1, 0)", (DEFAULT_TENANT,))
+    connection.execute(
+        "INSERT INTO tenant_turn VALUES (%s, 0, 1, 0) ON CONFLICT DO NOTHING", (DEFAULT_TENANT,)
+    )
     connection.execute("VACUUM ANALYZE")
     role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(SWEEPER_ROLE))
     with psycopg.connect(url, autocommit=True, options="-c role=palimpsest_app") as claiming:
