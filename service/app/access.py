@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from service.rpc.access_service import AccessService
@@ -14,11 +15,18 @@ from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
+from service.usecases.access.quotas import QuotaGuard, Quotas
+from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.sources import Sources
 from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
 from service.usecases.operations.erasure_journal import ErasureJournal
+from storage.access.token_buckets import SharedBuckets
 from storage.engine.database import Database
+from storage.engine.redis_link import RedisLink
+
+#: How long a call waits for Redis to count it against a quota, at most.
+QUOTA_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +35,7 @@ class Access:
 
     authentication: Authentication
     service: AccessService
+    quotas: QuotaGuard
     #: Runs as long as the server does.
     run: Callable[[], Coroutine[Any, Any, None]]
 
@@ -36,6 +45,9 @@ def access_of(config: Config, database: Database, pages: Pages, journal: Erasure
     seconds = config.key_cache_seconds
     keys = KeyVerifier(database, seconds=seconds)
     directory = TenantDirectory(database, seconds=seconds)
+
+    buckets = SharedBuckets(_redis(config))
+    guard = QuotaGuard(database, config.limits, RateLimits(buckets), seconds=seconds)
 
     def changed() -> None:
         keys.forget()
@@ -56,10 +68,28 @@ def access_of(config: Config, database: Database, pages: Pages, journal: Erasure
         service=AccessService(
             tenants,
             Keys(database, tenants, changed, max_keys=config.limits.max_keys),
+            Quotas(database, tenants, config.limits, guard.forget),
             AuditLog(database, tenants),
             Erasures(database, tenants, journal, journals=config.erasure_journal is not None),
             Sources(database, max_memory_bytes=config.limits.max_memory_bytes),
             pages,
         ),
-        run=keys.run,
+        quotas=guard,
+        run=partial(_run, keys, buckets),
     )
+
+
+async def _run(keys: KeyVerifier, buckets: SharedBuckets) -> None:
+    try:
+        await keys.run()
+    finally:
+        await buckets.close()
+
+
+def _redis(config: Config) -> RedisLink | None:
+    if config.redis_url is None:
+        return None
+    url = config.redis_url.get_secret_value()
+    # A call waits for it.
+    seconds = min(config.redis_timeout_seconds, QUOTA_SECONDS)
+    return RedisLink(url, cluster=config.redis_cluster, timeout_seconds=seconds)

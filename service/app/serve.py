@@ -147,6 +147,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     config.limits,
                     language=config.search_language,
                     default_memory=DefaultMemory(config.default_memory),
+                    quotas=access.quotas,
                     stopping=stop,
                 ),
                 memories=MemoryService(
@@ -175,6 +176,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             database,
             authentication=access.authentication,
+            quotas=access.quotas,
             around=(Lives(database),),
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,

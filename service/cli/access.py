@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from palimpsest import ApiKeyInfo, Client, CreatedApiKey, Scope, TenantInfo
+from palimpsest import ApiKeyInfo, Client, CreatedApiKey, QuotaInfo, QuotaName, Scope, TenantInfo
 from service.cli import audit, source
 from service.cli.app import SettingsPath, new_group
 from service.cli.command import Json, add_group, new_request_id
@@ -46,6 +46,9 @@ def register(app: typer.Typer) -> None:
     group.command()(bootstrap)
     tenants = "Tenants: create, list, show, retain, suspend, resume, delete."
     add_group(group, "tenant", tenants, create, list_, show_, retain, suspend, resume, delete)
+    quotas = new_group("Quotas: show, set.")
+    audit.add_named(quotas, show=show_quota, set=set_quota)
+    group.add_typer(quotas, name="quota")
     keys = new_group("Keys: create, list, rotate, revoke.")
     audit.add_named(keys, create=create_key, list=list_keys, rotate=rotate_key, revoke=revoke_key)
     group.add_typer(keys, name="key")
@@ -188,6 +191,47 @@ async def delete(
         show_json(plain_json(made))
     else:
         show(f"deleted; its receipt: erasure receipt {made.id} --tenant {made.tenant_uid}")
+
+
+async def show_quota(client: Client, tenant: OfTenant = "", as_json: Json = False) -> None:
+    """Show what a tenant may use."""
+    _show_quota(await client.access.quota(tenant=tenant), as_json)
+
+
+async def set_quota(
+    client: Client,
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=NUMBER...",
+            help=f"{', '.join(get_args(QuotaName))}; 0 does not limit, `default` restores.",
+        ),
+    ],
+    tenant: OfTenant = "",
+    as_json: Json = False,
+) -> None:
+    """Set what a tenant may use; servers enforce it within 10 seconds."""
+    given = dict(_quota_change(change) for change in changes)
+    changed = await client.access.update_quota(given, tenant=tenant, request_id=new_request_id())
+    _show_quota(changed, as_json)
+
+
+def _quota_change(given: str) -> tuple[QuotaName, int | None]:
+    name, _, number = given.partition("=")
+    if name not in get_args(QuotaName):
+        raise CommandError(f"{name!r} is none of {', '.join(get_args(QuotaName))}")
+    if number != "default" and not (number.isascii() and number.isdecimal()):
+        raise CommandError(f"{given!r}: give a number, 0 or more, or `default`: {name}=100")
+    return cast("QuotaName", name), None if number == "default" else int(number)
+
+
+def _show_quota(quota: QuotaInfo, as_json: bool) -> None:
+    if as_json:
+        show_json(quota)
+        return
+    for name in get_args(QuotaName):
+        limit = getattr(quota, name)
+        show(f"{name}: {limit if limit else 'not limited'}")
 
 
 async def create_key(

@@ -15,6 +15,7 @@ from service.rpc.pages import Pages
 from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.keys import Keys
+from service.usecases.access.quotas import Quotas
 from service.usecases.access.sources import Sources
 from service.usecases.access.tenants import Tenants
 
@@ -26,6 +27,7 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         self,
         tenants: Tenants,
         keys: Keys,
+        quotas: Quotas,
         audit_log: AuditLog,
         erasures: Erasures,
         sources: Sources,
@@ -33,6 +35,7 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
     ) -> None:
         self._tenants = tenants
         self._keys = keys
+        self._quotas = quotas
         self._audit_log = audit_log
         self._erasures = erasures
         self._sources = sources
@@ -77,6 +80,20 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         """Updates, suspends or resumes a tenant."""
         updated = self._tenants.update(request.tenant.id, convert.tenant_change(request))
         return await reply(updated, convert.tenant)
+
+    async def GetQuota(  # noqa: N802
+        self, request: pb.GetQuotaRequest, context: Context
+    ) -> pb.Quota:
+        """Returns the quotas of a tenant."""
+        return convert.quota(*await self._quotas.get(request.tenant))
+
+    async def UpdateQuota(  # noqa: N802
+        self, request: pb.UpdateQuotaRequest, context: Context
+    ) -> pb.Quota:
+        """Sets quotas of a tenant."""
+        changes = convert.quota_changes(request)
+        updated = self._quotas.update(request.quota.tenant, changes)
+        return await reply(updated, lambda found: convert.quota(*found))
 
     async def DeleteTenant(  # noqa: N802
         self, request: pb.DeleteTenantRequest, context: Context

@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from opentelemetry.context import Context as TraceContext
@@ -68,7 +69,9 @@ class AppendStream:
         appender: Appender,
         limits: Limits,
         stopping: asyncio.Event,
+        pace: Callable[[Sequence[Any]], Awaitable[None]],
     ) -> None:
+        """`pace` waits until a batch with these chunks may be submitted, or refuses it."""
         self._tenant_id = tenant_id
         self._session = opening.session
         self._session_key = session_key(tenant_id, opening.session)
@@ -78,6 +81,7 @@ class AppendStream:
         self._appender = appender
         self._limits = limits
         self._stopping = stopping
+        self._pace = pace
         self._under_way: deque[_UnackedBatch] = deque()
         self._chunks = 0
         self._bytes = 0
@@ -135,7 +139,7 @@ class AppendStream:
 
     async def _read(self, requests: Requests) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
-        coming: asyncio.Future[session_service_pb2.AppendChunksRequest | None] | None = None
+        coming: asyncio.Future[Any] | None = None
         try:
             while True:
                 await self._credit.wait()
@@ -147,6 +151,11 @@ class AppendStream:
                 request = coming.result()
                 if request is None:
                     return
+                coming = asyncio.ensure_future(self._pace(request.batch.chunks))
+                await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    raise server_stopping()
+                coming.result()
                 self._submit(request)
         finally:
             stopping.cancel()

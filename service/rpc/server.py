@@ -36,6 +36,7 @@ from service.rpc.interceptors.authentication import Authentication
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.idempotency import Idempotency
+from service.rpc.interceptors.quota_limit import QuotaLimit
 from service.rpc.interceptors.receiving import Receiving
 from service.rpc.interceptors.session_limit import SessionLimit
 from service.rpc.interceptors.telemetry import Telemetry
@@ -48,6 +49,7 @@ from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.tree_service import TreeService
 from service.settings.config import Limits
+from service.usecases.access.quotas import QuotaGuard
 from storage.engine.database import Database
 
 
@@ -136,6 +138,7 @@ class Server:
         database: Database,
         *,
         authentication: Authentication | None = None,
+        quotas: QuotaGuard | None = None,
         around: Sequence[aio.ServerInterceptor] = (),
         reflects: bool = False,
         unwritten: Callable[[], int] = lambda: 0,
@@ -176,6 +179,7 @@ class Server:
                 ConcurrencyLimit(limits),
                 Validation(),
                 SessionLimit(),
+                *([QuotaLimit(quotas)] if quotas is not None else ()),
                 LogSubject(),
                 *around,
                 Idempotency(database, max_bytes=limits.max_message_bytes),

@@ -2,13 +2,15 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from google.protobuf import empty_pb2
 
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.access.identity import LOCAL, current_principal
+from service.domain.access.quotas import QuotaName
 from service.domain.log.erasures import ErasureRequest
 from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
@@ -21,11 +23,13 @@ from service.rpc.convert import redactions as convert_redactions
 from service.rpc.convert import search as convert_search
 from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
+from service.rpc.interceptors.quota_limit import amounts_of
 from service.rpc.interceptors.tenancy import current_identity, current_tenant
 from service.rpc.interceptors.tracing import say_subject
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages, fitting
 from service.settings.config import Limits
+from service.usecases.access.quotas import QuotaGuard
 from service.usecases.log import sessions
 from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
@@ -58,12 +62,14 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         language: str,
         default_memory: DefaultMemory,
         stopping: asyncio.Event,
+        quotas: QuotaGuard | None = None,
     ) -> None:
         """`language`, `default_memory`: of sessions that name none.
 
         `stopping` is set when the server stops.
         """
         self._database = database
+        self._quotas = quotas
         self._deleter = deleter
         self._redactor = redactor
         self._search = search
@@ -268,11 +274,20 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             )
         )
         stream = appends.AppendStream(
-            *(tenant_id, opening, opened.incarnation), self._appender, self._limits, self._stopping
+            *(tenant_id, opening, opened.incarnation),
+            *(self._appender, self._limits, self._stopping),
+            self._pace,
         )
         async with aclosing(stream.run(request_iterator)) as acks:
             async for ack in acks:
                 yield ack
+
+    async def _pace(self, chunks: Sequence[Any]) -> None:
+        """Waits until the quotas of the tenant allow a batch. Raises Exhausted when it is full."""
+        if self._quotas is not None:
+            tenant_id = current_tenant()
+            await self._quotas.check_room(tenant_id, QuotaName.STORED_BYTES)
+            await self._quotas.pace(tenant_id, amounts_of(chunks))
 
     async def Append(  # noqa: N802
         self, request: session_service_pb2.AppendRequest, context: Context

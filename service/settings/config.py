@@ -98,6 +98,8 @@ JwtAlgorithms = Annotated[tuple[JwtAlgorithm, ...], BeforeValidator(_listed), Fi
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+#: 0 does not limit.
+Quota = Annotated[int, Field(ge=0, le=10**15)]
 
 #: Numbers of the longest vector.
 MAX_DIMENSIONS = 16_000
@@ -143,6 +145,23 @@ class Limits(BaseModel):
     max_recall_tokens: Count = 100_000
     #: Keys of a tenant that are neither revoked nor expired.
     max_keys: Count = 1000
+    #: Quota of tenants without one of their own, except `default` and `system`: calls a second, of
+    #: all servers together; 0: any number.
+    tenant_requests_per_second: Quota = 0
+    #: The same for chunks that are appended in a second.
+    tenant_chunks_per_second: Quota = 0
+    #: The same for the size of chunks that are appended in a second, in bytes.
+    tenant_bytes_per_second: Quota = 0
+    #: The same for questions whose answers are streamed at once, on each server.
+    tenant_concurrent_asks: Quota = 0
+    #: The same for other streams at once, on each server.
+    tenant_concurrent_streams: Quota = 0
+    #: The same for sessions.
+    tenant_sessions: Quota = 0
+    #: The same for memories.
+    tenant_memories: Quota = 0
+    #: The same for the content of all chunks, in bytes.
+    tenant_stored_bytes: Quota = 0
     #: Memories of a session.
     max_memories: Count = 64
     #: The value of a PRISM memory as canonical JSON, in bytes.

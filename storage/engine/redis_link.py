@@ -30,7 +30,8 @@ MAX_CONNECTIONS = 64
 _GONE = (RedisError, OSError, RuntimeError)
 
 
-#: A command with its arguments. The first one is its only key, by which a cluster finds the node.
+#: A command with its arguments. The first one is its only key, by which a cluster finds the node;
+#: of EVAL it is the third, after the script and the number of keys.
 Command = tuple[str | bytes | int, ...]
 
 
@@ -98,7 +99,8 @@ class RedisLink:
         async with cluster.pipeline() as pipe:
             for command in commands:
                 # Named here, so that the client need not ask a node which argument is the key.
-                node = cluster.get_node_from_key(str(command[1]))
+                key = command[3] if command[0] == "EVAL" else command[1]
+                node = cluster.get_node_from_key(str(key))
                 pipe.execute_command(*command, target_nodes=node)
             return list(await pipe.execute(raise_on_error=False))
 

@@ -45,7 +45,7 @@ WHERE tenant_id = %(tenant)s AND session_key = %(costs)s ON CONFLICT DO NOTHING
 _END = "DELETE FROM removal WHERE tenant_id = %(tenant)s"
 #: What is the tenant's own: sums and requests have the key of the empty name.
 _OWN = ("request", "call_sum", "spend_sum", "imported_usage")
-_REST = ("tenant_budget", "tenant_spend_sum", "retention_turn", "api_key")
+_REST = ("tenant_budget", "tenant_spend_sum", "retention_turn", "api_key", "tenant_quota")
 _TOTAL = """
 SELECT t.key, sum(t.value::bigint)::bigint FROM erasure e, jsonb_each_text(e.counts) t
 WHERE e.tenant_id = %(tenant)s AND e.kind <> 'tenant' AND e.requested_at >= (

@@ -8,6 +8,7 @@ from storage.tables.access import api_key as api_key
 from storage.tables.access import audit_event as audit_event
 from storage.tables.access import audit_head as audit_head
 from storage.tables.access import source_trust as source_trust
+from storage.tables.access import tenant_quota as tenant_quota
 from storage.tables.calls import budget as budget
 from storage.tables.calls import call as call
 from storage.tables.calls import call_sum as call_sum

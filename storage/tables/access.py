@@ -103,3 +103,21 @@ source_trust = Table(
         name="source_trust_before",
     ),
 )
+
+
+tenant_quota = Table(
+    "tenant_quota",
+    metadata,
+    *ids("tenant_id"),
+    # NULL: the default of the settings; 0: no limit.
+    Column("requests_per_second", BigInteger),
+    Column("chunks_per_second", BigInteger),
+    Column("bytes_per_second", BigInteger),
+    Column("concurrent_asks", BigInteger),
+    Column("concurrent_streams", BigInteger),
+    Column("sessions", BigInteger),
+    Column("memories", BigInteger),
+    Column("stored_bytes", BigInteger),
+    PrimaryKeyConstraint("tenant_id", name="tenant_quota_pkey"),
+    _of_tenant("tenant_quota_tenant_fkey"),
+)

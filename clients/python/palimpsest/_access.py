@@ -15,6 +15,16 @@ from palimpsest.v1 import access_service_pb2 as pb
 
 #: What a key allows. None includes another.
 Scope = Literal["read", "append", "ask", "edit", "admin"]
+QuotaName = Literal[
+    "requests_per_second",
+    "chunks_per_second",
+    "bytes_per_second",
+    "concurrent_asks",
+    "concurrent_streams",
+    "sessions",
+    "memories",
+    "stored_bytes",
+]
 KeyState = Literal["active", "expired", "revoked", "unknown"]
 
 #: The digest before the first event of a log.
@@ -32,6 +42,22 @@ class TenantInfo:
     suspended_at: datetime | None
     #: How long data of its sessions is kept, unless a session says otherwise.
     retention: Retention
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuotaInfo:
+    """What a tenant may use; 0 does not limit. Rates allow a second's worth at once."""
+
+    tenant: str
+    requests_per_second: int
+    chunks_per_second: int
+    bytes_per_second: int
+    #: On each server.
+    concurrent_asks: int
+    concurrent_streams: int
+    sessions: int
+    memories: int
+    stored_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,6 +248,11 @@ def quarantine_result(message: pb.QuarantineResult) -> QuarantineResult:
 def tenant(message: pb.Tenant) -> TenantInfo:
     """Returns a tenant."""
     return value_of(TenantInfo, message)
+
+
+def quota(message: pb.Quota) -> QuotaInfo:
+    """Returns quotas."""
+    return value_of(QuotaInfo, message)
 
 
 def api_key(message: pb.ApiKey) -> ApiKeyInfo:

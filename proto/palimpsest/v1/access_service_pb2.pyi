@@ -77,6 +77,93 @@ class Tenant(_message.Message):
 Global___Tenant: _TypeAlias = Tenant  # noqa: Y015
 
 @_typing.final
+class Quota(_message.Message):
+    """What a tenant may use. 0 does not limit. Rates allow a second's worth at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CHUNKS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CONCURRENT_ASKS_FIELD_NUMBER: _builtins.int
+    CONCURRENT_STREAMS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """In UpdateQuota optional. Empty: the tenant of the credentials."""
+    requests_per_second: _builtins.int
+    """Optional. Calls of any method a second, of all servers together."""
+    chunks_per_second: _builtins.int
+    """Optional. Chunks that are appended in a second. A stream is slowed down: its acks, and the
+    credits with them, come later.
+    """
+    bytes_per_second: _builtins.int
+    """Optional. The same for their size in bytes, as sent."""
+    concurrent_asks: _builtins.int
+    """Optional. Questions whose answers are streamed at once, on each server."""
+    concurrent_streams: _builtins.int
+    """Optional. Other streams at once, on each server."""
+    sessions: _builtins.int
+    """Optional. Sessions that exist. Those that are created at one moment may exceed it together."""
+    memories: _builtins.int
+    """Optional. The same for memories, those that a first append makes left out."""
+    stored_bytes: _builtins.int
+    """Optional. Content of all chunks, in bytes of UTF-8, to within five seconds."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        requests_per_second: _builtins.int | None = ...,
+        chunks_per_second: _builtins.int | None = ...,
+        bytes_per_second: _builtins.int | None = ...,
+        concurrent_asks: _builtins.int | None = ...,
+        concurrent_streams: _builtins.int | None = ...,
+        sessions: _builtins.int | None = ...,
+        memories: _builtins.int | None = ...,
+        stored_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second", "_chunks_per_second", b"_chunks_per_second", "_concurrent_asks", b"_concurrent_asks", "_concurrent_streams", b"_concurrent_streams", "_memories", b"_memories", "_requests_per_second", b"_requests_per_second", "_sessions", b"_sessions", "_stored_bytes", b"_stored_bytes", "bytes_per_second", b"bytes_per_second", "chunks_per_second", b"chunks_per_second", "concurrent_asks", b"concurrent_asks", "concurrent_streams", b"concurrent_streams", "memories", b"memories", "requests_per_second", b"requests_per_second", "sessions", b"sessions", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second", "_chunks_per_second", b"_chunks_per_second", "_concurrent_asks", b"_concurrent_asks", "_concurrent_streams", b"_concurrent_streams", "_memories", b"_memories", "_requests_per_second", b"_requests_per_second", "_sessions", b"_sessions", "_stored_bytes", b"_stored_bytes", "bytes_per_second", b"bytes_per_second", "chunks_per_second", b"chunks_per_second", "concurrent_asks", b"concurrent_asks", "concurrent_streams", b"concurrent_streams", "memories", b"memories", "requests_per_second", b"requests_per_second", "sessions", b"sessions", "stored_bytes", b"stored_bytes", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_per_second: _TypeAlias = _typing.Literal["bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_second: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__chunks_per_second: _TypeAlias = _typing.Literal["chunks_per_second"]  # noqa: Y015
+    _WhichOneofArgType__chunks_per_second: _TypeAlias = _typing.Literal["_chunks_per_second", b"_chunks_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__concurrent_asks: _TypeAlias = _typing.Literal["concurrent_asks"]  # noqa: Y015
+    _WhichOneofArgType__concurrent_asks: _TypeAlias = _typing.Literal["_concurrent_asks", b"_concurrent_asks"]  # noqa: Y015
+    _WhichOneofReturnType__concurrent_streams: _TypeAlias = _typing.Literal["concurrent_streams"]  # noqa: Y015
+    _WhichOneofArgType__concurrent_streams: _TypeAlias = _typing.Literal["_concurrent_streams", b"_concurrent_streams"]  # noqa: Y015
+    _WhichOneofReturnType__memories: _TypeAlias = _typing.Literal["memories"]  # noqa: Y015
+    _WhichOneofArgType__memories: _TypeAlias = _typing.Literal["_memories", b"_memories"]  # noqa: Y015
+    _WhichOneofReturnType__requests_per_second: _TypeAlias = _typing.Literal["requests_per_second"]  # noqa: Y015
+    _WhichOneofArgType__requests_per_second: _TypeAlias = _typing.Literal["_requests_per_second", b"_requests_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__sessions: _TypeAlias = _typing.Literal["sessions"]  # noqa: Y015
+    _WhichOneofArgType__sessions: _TypeAlias = _typing.Literal["_sessions", b"_sessions"]  # noqa: Y015
+    _WhichOneofReturnType__stored_bytes: _TypeAlias = _typing.Literal["stored_bytes"]  # noqa: Y015
+    _WhichOneofArgType__stored_bytes: _TypeAlias = _typing.Literal["_stored_bytes", b"_stored_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_second) -> _WhichOneofReturnType__bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chunks_per_second) -> _WhichOneofReturnType__chunks_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrent_asks) -> _WhichOneofReturnType__concurrent_asks | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrent_streams) -> _WhichOneofReturnType__concurrent_streams | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memories) -> _WhichOneofReturnType__memories | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_per_second) -> _WhichOneofReturnType__requests_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sessions) -> _WhichOneofReturnType__sessions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_bytes) -> _WhichOneofReturnType__stored_bytes | None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
+
+@_typing.final
 class ApiKey(_message.Message):
     """A key of a tenant: `pk_`, its id, `_`, and a secret."""
 
@@ -531,6 +618,60 @@ class UpdateTenantRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateTenantRequest: _TypeAlias = UpdateTenantRequest  # noqa: Y015
+
+@_typing.final
+class GetQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Optional. Empty: the tenant of the credentials."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQuotaRequest: _TypeAlias = GetQuotaRequest  # noqa: Y015
+
+@_typing.final
+class UpdateQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    @_builtins.property
+    def quota(self) -> Global___Quota:
+        """Required. `tenant` names the tenant."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Required. The quotas that change. One that is named and not set returns to the default of
+        the service's settings.
+        """
+
+    def __init__(
+        self,
+        *,
+        quota: Global___Quota | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateQuotaRequest: _TypeAlias = UpdateQuotaRequest  # noqa: Y015
 
 @_typing.final
 class DeleteTenantRequest(_message.Message):

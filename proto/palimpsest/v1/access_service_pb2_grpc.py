@@ -62,6 +62,16 @@ class AccessServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.Tenant.FromString,
                 _registered_method=True)
+        self.GetQuota = channel.unary_unary(
+                '/palimpsest.v1.AccessService/GetQuota',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.GetQuotaRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.Quota.FromString,
+                _registered_method=True)
+        self.UpdateQuota = channel.unary_unary(
+                '/palimpsest.v1.AccessService/UpdateQuota',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateQuotaRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.Quota.FromString,
+                _registered_method=True)
         self.DeleteTenant = channel.unary_unary(
                 '/palimpsest.v1.AccessService/DeleteTenant',
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.DeleteTenantRequest.SerializeToString,
@@ -173,6 +183,28 @@ class AccessServiceServicer(object):
         Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
         within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
         would. Its data stays. The system tenant cannot be suspended.
+        Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQuota(self, request, context):
+        """Returns the quotas of a tenant that are in force.
+
+        Guarantees: as of one moment.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateQuota(self, request, context):
+        """Sets quotas of a tenant.
+
+        Guarantees: every server enforces them within 10 seconds (`key_cache_seconds`). What
+        exists stays, and what was acked is kept, also where it exceeds them. Calls that exceed one
+        end with RESOURCE_EXHAUSTED (QUOTA_EXHAUSTED).
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -354,6 +386,16 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_access__service__pb2.Tenant.SerializeToString,
             ),
+            'GetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuota,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.GetQuotaRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.Quota.SerializeToString,
+            ),
+            'UpdateQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateQuota,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.UpdateQuotaRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.Quota.SerializeToString,
+            ),
             'DeleteTenant': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTenant,
                     request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.DeleteTenantRequest.FromString,
@@ -531,6 +573,60 @@ class AccessService(object):
             '/palimpsest.v1.AccessService/UpdateTenant',
             palimpsest_dot_v1_dot_access__service__pb2.UpdateTenantRequest.SerializeToString,
             palimpsest_dot_v1_dot_access__service__pb2.Tenant.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/GetQuota',
+            palimpsest_dot_v1_dot_access__service__pb2.GetQuotaRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.Quota.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/UpdateQuota',
+            palimpsest_dot_v1_dot_access__service__pb2.UpdateQuotaRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.Quota.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,20 @@ class AccessServiceStub:
     would. Its data stays. The system tenant cannot be suspended.
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
     """
+    GetQuota: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.GetQuotaRequest, _access_service_pb2.Quota]
+    """Returns the quotas of a tenant that are in force.
+
+    Guarantees: as of one moment.
+    Safety: reads only.
+    """
+    UpdateQuota: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.UpdateQuotaRequest, _access_service_pb2.Quota]
+    """Sets quotas of a tenant.
+
+    Guarantees: every server enforces them within 10 seconds (`key_cache_seconds`). What
+    exists stays, and what was acked is kept, also where it exceeds them. Calls that exceed one
+    end with RESOURCE_EXHAUSTED (QUOTA_EXHAUSTED).
+    Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+    """
     DeleteTenant: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.DeleteTenantRequest, _access_service_pb2.Erasure]
     """Deletes a tenant for good: with its sessions, keys, budgets and usage.
 
@@ -213,6 +227,20 @@ class AccessServiceAsyncStub(AccessServiceStub):
     Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
     within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
     would. Its data stays. The system tenant cannot be suspended.
+    Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+    """
+    GetQuota: _aio.UnaryUnaryMultiCallable[_access_service_pb2.GetQuotaRequest, _access_service_pb2.Quota]  # type: ignore[assignment]
+    """Returns the quotas of a tenant that are in force.
+
+    Guarantees: as of one moment.
+    Safety: reads only.
+    """
+    UpdateQuota: _aio.UnaryUnaryMultiCallable[_access_service_pb2.UpdateQuotaRequest, _access_service_pb2.Quota]  # type: ignore[assignment]
+    """Sets quotas of a tenant.
+
+    Guarantees: every server enforces them within 10 seconds (`key_cache_seconds`). What
+    exists stays, and what was acked is kept, also where it exceeds them. Calls that exceed one
+    end with RESOURCE_EXHAUSTED (QUOTA_EXHAUSTED).
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
     """
     DeleteTenant: _aio.UnaryUnaryMultiCallable[_access_service_pb2.DeleteTenantRequest, _access_service_pb2.Erasure]  # type: ignore[assignment]
@@ -380,6 +408,32 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
         within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
         would. Its data stays. The system tenant cannot be suspended.
+        Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
+        """
+
+    @_abc_1.abstractmethod
+    def GetQuota(
+        self,
+        request: _access_service_pb2.GetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.Quota, _abc.Awaitable[_access_service_pb2.Quota]]:
+        """Returns the quotas of a tenant that are in force.
+
+        Guarantees: as of one moment.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateQuota(
+        self,
+        request: _access_service_pb2.UpdateQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.Quota, _abc.Awaitable[_access_service_pb2.Quota]]:
+        """Sets quotas of a tenant.
+
+        Guarantees: every server enforces them within 10 seconds (`key_cache_seconds`). What
+        exists stays, and what was acked is kept, also where it exceeds them. Calls that exceed one
+        end with RESOURCE_EXHAUSTED (QUOTA_EXHAUSTED).
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
         """
 

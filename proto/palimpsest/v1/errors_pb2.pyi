@@ -330,6 +330,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
     metadata: {}.
     """
+    ERROR_REASON_QUOTA_EXHAUSTED: _ErrorReason.ValueType  # 115
+    """RESOURCE_EXHAUSTED with QuotaFailure, and for rates with RetryInfo. A quota of the tenant
+    is used up: nothing was done. metadata: {"quota": "requests_per_second", "limit": "100"}.
+    """
     ERROR_REASON_TOO_MANY_CHUNKS: _ErrorReason.ValueType  # 120
     """INVALID_ARGUMENT. A call would redact more chunks than one call may. Redact them in
     several calls, by positions. metadata: {"limit": "10000"}.
@@ -708,6 +712,10 @@ some. metadata: {"limit": "1000"}.
 ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason.ValueType  # 110
 """UNAVAILABLE with RetryInfo. The keys of the issuer of tokens cannot be read now.
 metadata: {}.
+"""
+ERROR_REASON_QUOTA_EXHAUSTED: ErrorReason.ValueType  # 115
+"""RESOURCE_EXHAUSTED with QuotaFailure, and for rates with RetryInfo. A quota of the tenant
+is used up: nothing was done. metadata: {"quota": "requests_per_second", "limit": "100"}.
 """
 ERROR_REASON_TOO_MANY_CHUNKS: ErrorReason.ValueType  # 120
 """INVALID_ARGUMENT. A call would redact more chunks than one call may. Redact them in

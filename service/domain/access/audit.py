@@ -45,6 +45,7 @@ class AuditAction(StrEnum):
     SOURCE_TRUST = "source.trust"
     SOURCE_QUARANTINE = "source.quarantine"
     SOURCE_RELEASE = "source.release"
+    QUOTA_UPDATE = "quota.update"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from palimpsest.v1 import rules_pb2
 from service.domain.access.audit import AuditEvent
 from service.domain.access.identity import Scope
 from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, StoredTenant
+from service.domain.access.quotas import Quota, QuotaName
 from service.domain.access.trust import ANY_END, SourceRule
 from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.values.errors import InvalidInput
@@ -51,6 +52,25 @@ def tenant_change(request: pb.UpdateTenantRequest) -> TenantChange:
         is_suspended=given.suspended if "suspended" in paths else None,
         retention=retention(given.retention) if "retention" in paths else None,
     )
+
+
+def quota(of: StoredTenant, found: Quota) -> pb.Quota:
+    """Returns the quotas of a tenant as a message."""
+    return pb.Quota(tenant=of.name, **{name.value: found.limit(name) for name in QuotaName})
+
+
+def quota_changes(request: pb.UpdateQuotaRequest) -> dict[QuotaName, int | None]:
+    """Returns the quotas that a request changes; None: to the default. Raises InvalidInput."""
+    paths = set(request.update_mask.paths)
+    names = {name.value: name for name in QuotaName}
+    if not paths or not paths <= names.keys():
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"update_mask: must have some of {', '.join(names)}",
+            field="update_mask",
+        )
+    given = {field.name: value for field, value in request.quota.ListFields()}
+    return {names[path]: given.get(path) for path in sorted(paths)}
 
 
 def new_key(request: pb.CreateApiKeyRequest) -> NewKey:

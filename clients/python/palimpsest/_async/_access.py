@@ -1,8 +1,8 @@
 """Administration: tenants, their keys, and their audit logs."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -14,6 +14,8 @@ from palimpsest._access import (
     ErasureInfo,
     ErasureReceipt,
     QuarantineResult,
+    QuotaInfo,
+    QuotaName,
     Scope,
     SourceRule,
     TenantInfo,
@@ -22,6 +24,7 @@ from palimpsest._access import (
     created,
     erasure,
     quarantine_result,
+    quota,
     source_rule,
     tenant,
 )
@@ -105,6 +108,32 @@ class Access:
             request_id=request_id,
         )
         return tenant(await self._connection.call(self._stub.UpdateTenant, request))
+
+    async def quota(self, *, tenant: str = "") -> QuotaInfo:
+        """Returns the quotas of a tenant that are in force. Raises NotFound."""
+        request = message_of(access_service_pb2.GetQuotaRequest, tenant=tenant)
+        return quota(await self._connection.call(self._stub.GetQuota, request))
+
+    async def update_quota(
+        self,
+        changes: Mapping[QuotaName, int | None],
+        *,
+        tenant: str = "",
+        request_id: str = "",
+    ) -> QuotaInfo:
+        """Sets quotas of a tenant; 0 does not limit, None returns to the service's default.
+
+        Servers enforce them within 10 seconds. Raises NotFound, PermissionDenied, ValueError.
+        """
+        if not changes:
+            raise ValueError(f"give some of {', '.join(get_args(QuotaName))}")
+        given = {name: value for name, value in changes.items() if value is not None}
+        request = access_service_pb2.UpdateQuotaRequest(
+            quota=message_of(access_service_pb2.Quota, tenant=tenant, **given),
+            update_mask=FieldMask(paths=list(changes)),
+            request_id=request_id,
+        )
+        return quota(await self._connection.call(self._stub.UpdateQuota, request))
 
     async def create_key(
         self,

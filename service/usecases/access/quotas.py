@@ -1,0 +1,162 @@
+"""Reads, sets and enforces the quotas of tenants."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+from service.domain.access.audit import AuditAction, AuditEntry
+from service.domain.access.identity import current_identity
+from service.domain.access.keys import StoredTenant, require_operator
+from service.domain.access.quotas import UNLIMITED, Quota, QuotaName, exceeded
+from service.domain.values.tenancy import DEFAULT_TENANT, SYSTEM_TENANT
+from service.settings.config import Limits
+from service.usecases.access.lookups import CachedLookups
+from service.usecases.access.rate_limits import RateLimits
+from service.usecases.access.tenants import Tenants, as_tenant
+from service.usecases.log.idempotency import store_result
+from storage.access import audit, quotas
+from storage.access.quotas import StoredQuota
+from storage.engine.database import Database
+
+#: For how long a server trusts a count of stored bytes.
+COUNT_SECONDS = 5.0
+_NOTHING: StoredQuota = {}
+
+
+class Quotas:
+    """What administrators do with quotas."""
+
+    def __init__(
+        self, database: Database, tenants: Tenants, limits: Limits, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when a quota has changed."""
+        self._database = database
+        self._tenants = tenants
+        self._limits = limits
+        self._changed = changed
+
+    async def get(self, tenant: str) -> tuple[StoredTenant, Quota]:
+        """Returns the quotas that are in force. Raises NotFound."""
+        of = await self._tenants.target(tenant)
+        async with self._database.transaction(of.tenant_id, name="quotas") as tx:
+            stored = await quotas.read(tx, [of.tenant_id])
+        return of, in_force(of.tenant_id, stored.get(of.tenant_id, _NOTHING), self._limits)
+
+    async def update(
+        self, tenant: str, changes: Mapping[QuotaName, int | None]
+    ) -> tuple[StoredTenant, Quota]:
+        """Sets quotas; None restores the default. Raises NotFound, PermissionDenied."""
+        identity = current_identity()
+        require_operator(identity)
+        of = await self._tenants.target(tenant)
+        async with self._database.transaction(of.tenant_id, name="quotas") as tx:
+            before = await quotas.read(tx, [of.tenant_id])
+            after = {**before.get(of.tenant_id, _NOTHING), **changes}
+            await quotas.write(tx, after)
+            details = {name.value: "default" if n is None else n for name, n in changes.items()}
+            entry = AuditEntry(action=AuditAction.QUOTA_UPDATE, target=of.name, details=details)
+            await audit.record(tx, entry)
+            result = of, in_force(of.tenant_id, after, self._limits)
+            await store_result(await as_tenant(tx, identity.tenant_id), result)
+        self._changed()
+        return result
+
+
+def in_force(tenant_id: UUID, stored: StoredQuota, limits: Limits) -> Quota:
+    """Returns the quotas of a tenant, with the defaults; none of them limits our own tenants."""
+    is_own = tenant_id in (DEFAULT_TENANT, SYSTEM_TENANT)
+    found: dict[str, int] = {}
+    for name in QuotaName:
+        given = stored.get(name)
+        default = 0 if is_own else int(getattr(limits, f"tenant_{name.value}"))
+        found[name.value] = default if given is None else given
+    return Quota(**found)
+
+
+class QuotaGuard:
+    """Enforces the quotas of all tenants, in one API server.
+
+    What the database says of a quota is trusted for `seconds`.
+    """
+
+    def __init__(
+        self, database: Database, limits: Limits, rates: RateLimits, *, seconds: float
+    ) -> None:
+        self._database = database
+        self._limits = limits
+        self._rates = rates
+        self._lookups = CachedLookups(self._load, seconds=seconds)
+        self._bytes = CachedLookups(self._count_bytes, seconds=COUNT_SECONDS)
+        self._taken: Counter[tuple[UUID, QuotaName]] = Counter()
+
+    def forget(self) -> None:
+        """Reads quotas anew: this process has changed some."""
+        self._lookups.forget()
+
+    async def of(self, tenant_id: UUID) -> Quota:
+        """Returns the quotas of a tenant. Raises Exhausted, StorageError."""
+        return await self._lookups.find(str(tenant_id)) or UNLIMITED
+
+    async def admit(self, tenant_id: UUID, amounts: Mapping[QuotaName, int]) -> None:
+        """Counts what a call sends against the tenant's rates. Raises Exhausted."""
+        quota = await self.of(tenant_id)
+        for name, amount in amounts.items():
+            rate = quota.limit(name)
+            if rate and amount:
+                wait = await self._rates.take(tenant_id, name, rate=rate, needed=amount)
+                if wait:
+                    raise exceeded(name, rate, retry_seconds=wait)
+
+    async def pace(self, tenant_id: UUID, amounts: Mapping[QuotaName, int]) -> None:
+        """Waits until the tenant's rates allow what a stream sends. Raises Exhausted."""
+        for name, amount in amounts.items():
+            while amount and (rate := (await self.of(tenant_id)).limit(name)):
+                wait = await self._rates.take(tenant_id, name, rate=rate, needed=amount)
+                if not wait:
+                    break
+                await asyncio.sleep(wait)
+
+    async def check_room(self, tenant_id: UUID, name: QuotaName) -> None:
+        """Refuses what would exceed a quota of what is stored. Raises Exhausted.
+
+        Calls at the same moment may exceed it together.
+        """
+        limit = (await self.of(tenant_id)).limit(name)
+        if not limit:
+            return
+        if name is QuotaName.STORED_BYTES:
+            count = await self._bytes.find(str(tenant_id)) or 0
+        else:
+            async with self._database.transaction(tenant_id, name="quotas") as tx:
+                count = await quotas.count(tx, name, limit)
+        if count >= limit:
+            raise exceeded(name, limit)
+
+    @contextmanager
+    def slot(self, tenant_id: UUID, name: QuotaName, limit: int) -> Iterator[None]:
+        """Takes a slot of a tenant for one call. Raises Exhausted when there is none."""
+        key = (tenant_id, name)
+        if limit and self._taken[key] >= limit:
+            raise exceeded(name, limit)
+        self._taken[key] += 1
+        try:
+            yield
+        finally:
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
+
+    async def _load(self, ids: Sequence[str]) -> Mapping[str, Quota]:
+        tenants = [UUID(id) for id in ids]
+        async with self._database.sweeping(name="quotas") as tx:
+            stored = await quotas.read(tx, tenants)
+        return {str(one): in_force(one, stored.get(one, _NOTHING), self._limits) for one in tenants}
+
+    async def _count_bytes(self, ids: Sequence[str]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for id in ids:
+            async with self._database.transaction(UUID(id), name="quotas") as tx:
+                found[id] = await quotas.count(tx, QuotaName.STORED_BYTES, 0)
+        return found

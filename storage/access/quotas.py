@@ -1,0 +1,62 @@
+"""Reads and writes the quotas of tenants, and counts what some of them limit."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from service.domain.access.quotas import QuotaName
+from storage.engine.database import Transaction, first
+
+_NAMES = ", ".join(name.value for name in QuotaName)
+_VALUES = ", ".join(f"%({name.value})s" for name in QuotaName)
+_CHANGED = ", ".join(f"{name.value} = excluded.{name.value}" for name in QuotaName)
+_OF = f"SELECT tenant_id, {_NAMES} FROM tenant_quota WHERE tenant_id = ANY(%s)"  # noqa: S608 - ours
+_SET = f"""
+INSERT INTO tenant_quota (tenant_id, {_NAMES}) VALUES (%(tenant)s, {_VALUES})
+ON CONFLICT (tenant_id) DO UPDATE SET {_CHANGED}
+"""  # noqa: S608 - as above
+_SESSIONS = """
+SELECT count(*) FROM (
+    SELECT FROM session WHERE tenant_id = %(tenant)s AND name > '' LIMIT %(limit)s) AS counted
+"""
+# By the sessions of the tenant: memories have no index for it.
+_MEMORIES = """
+SELECT count(*) FROM (
+    SELECT FROM session JOIN memory USING (session_key)
+    WHERE session.tenant_id = %(tenant)s AND session.name > '' AND memory.deleted_at IS NULL
+    LIMIT %(limit)s) AS counted
+"""
+_BYTES = """
+SELECT coalesce(sum(content_bytes), 0)::bigint FROM session
+WHERE tenant_id = %(tenant)s AND name > ''
+"""
+_COUNTS = {
+    QuotaName.SESSIONS: _SESSIONS,
+    QuotaName.MEMORIES: _MEMORIES,
+    QuotaName.STORED_BYTES: _BYTES,
+}
+
+#: The quotas that were set for a tenant; None: the default.
+StoredQuota = Mapping[QuotaName, int | None]
+
+
+async def read(tx: Transaction, tenants: Sequence[UUID]) -> Mapping[UUID, StoredQuota]:
+    """Returns the quotas of those tenants for which some were set.
+
+    Needs `Database.sweeping` for others than the transaction's.
+    """
+    return {
+        row.tenant_id: {name: getattr(row, name.value) for name in QuotaName}
+        for row in await tx.fetch(_OF, (list(tenants),))
+    }
+
+
+async def write(tx: Transaction, quota: StoredQuota) -> None:
+    """Sets the quotas of the transaction's tenant."""
+    values = {name.value: quota.get(name) for name in QuotaName}
+    await tx.execute(_SET, {"tenant": tx.tenant_id, **values})
+
+
+async def count(tx: Transaction, name: QuotaName, limit: int) -> int:
+    """Returns how much the transaction's tenant has: of sessions and memories up to `limit`."""
+    row = first(await tx.fetch(_COUNTS[name], {"tenant": tx.tenant_id, "limit": limit}))
+    return 0 if row is None else int(row[0])

@@ -1,0 +1,232 @@
+"""Quotas over the API: set, exceeded, shared by two servers, changed while running."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc import error_details_pb2
+
+import palimpsest
+from palimpsest import ResourceExhausted
+from palimpsest.v1 import access_service_pb2 as pb
+from palimpsest.v1 import chunks_pb2, session_service_pb2
+from service.rpc.interceptors import quota_limit
+from service.rpc.server import _REGISTER
+from storage.engine.database import Database
+from tests.acceptance.access.serving import serving
+from tests.support.access import Caller, Refused, connected, operator_key
+from tests.support.harness import Servers
+
+LIST = session_service_pb2.ListSessionsRequest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """Two servers that share a Redis, with a client of each for an operator and a tenant."""
+
+    address: str
+    operator: Caller
+    first: Caller
+    second: Caller
+
+    async def set(self, **changes: int) -> pb.Quota:
+        """Sets quotas of the tenant at the first server."""
+        request = pb.UpdateQuotaRequest(
+            quota=pb.Quota(tenant="acme", **changes), update_mask=FieldMask(paths=list(changes))
+        )
+        changed: pb.Quota = await self.operator.call("UpdateQuota", request)
+        return changed
+
+
+@pytest.fixture
+async def site(servers: Servers, url: str, database: Database) -> AsyncIterator[Site]:
+    settings: dict[str, Any] = {
+        "authentication": "required",
+        "key_cache_seconds": 0.001,
+        "redis_url": servers.valkey.url,
+        "default_memory": "none",
+    }
+    async with (
+        serving(url, **settings) as one,
+        serving(url, **settings) as two,
+        connected(one, await operator_key(database)) as operator,
+        connected(two) as other,
+    ):
+        acme = await operator.tenant("acme")
+        key = (await operator.key("acme")).key
+        yield Site(address=one, operator=operator, first=acme, second=other.with_token(key))
+
+
+async def refused(caller: Caller, name: str, *requests: Any) -> Refused:
+    with pytest.raises(Refused) as found:
+        await caller.call(name, *requests)
+    assert (found.value.code, found.value.reason) == ("RESOURCE_EXHAUSTED", "QUOTA_EXHAUSTED")
+    return found.value
+
+
+def create(id: str) -> session_service_pb2.CreateSessionRequest:
+    return session_service_pb2.CreateSessionRequest(session=session_service_pb2.Session(id=id))
+
+
+def append(*texts: str) -> session_service_pb2.AppendRequest:
+    chunks = [chunks_pb2.Chunk(text=text) for text in texts]
+    return session_service_pb2.AppendRequest(session="a", chunks=chunks)
+
+
+async def called(caller: Caller, count: int) -> list[Refused]:
+    """Makes so many calls at once, and returns those that a quota refuses."""
+    calls = [caller.call("ListSessions", LIST) for _ in range(count)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    found = [one for one in results if isinstance(one, BaseException)]
+    for one in found:
+        assert isinstance(one, Refused)
+        assert one.reason == "QUOTA_EXHAUSTED"
+    return [one for one in found if isinstance(one, Refused)]
+
+
+async def test_a_quota_names_itself_its_value_and_how_to_raise_it(site: Site) -> None:
+    await site.first.call("CreateSession", create("a"))
+    quota = await site.set(sessions=1)
+    assert (quota.tenant, quota.sessions, quota.requests_per_second) == ("acme", 1, 0)
+    found = await refused(site.first, "CreateSession", create("b"))
+    assert found.metadata == {"quota": "sessions", "limit": "1"}
+    assert "quota sessions of 1" in found.message
+    assert "palimpsest access quota set" in found.message
+    kinds = {type(detail) for detail in found.details}
+    assert error_details_pb2.QuotaFailure in kinds
+    assert error_details_pb2.RetryInfo not in kinds
+    # It changes while servers run; and what exists stays.
+    await site.set(sessions=2)
+    await site.second.call("CreateSession", create("b"))
+    await site.set(sessions=1)
+    assert len((await site.first.call("ListSessions", LIST)).sessions) == 2
+
+
+async def test_a_burst_is_limited_over_both_servers_and_no_other_tenant(site: Site) -> None:
+    other = await site.operator.tenant("other")
+    await site.set(requests_per_second=2)
+    began = time.monotonic()
+    of_each = await asyncio.gather(called(site.first, 60), called(site.second, 60))
+    found = [*of_each[0], *of_each[1]]
+    passed, spent = 120 - len(found), time.monotonic() - began
+    # A second's worth, and what returns meanwhile.
+    assert 2 <= passed <= 2 * (1 + spent) + 1
+    assert not await called(other, 60)
+    (info,) = [one for one in found[0].details if isinstance(one, error_details_pb2.RetryInfo)]
+    assert 0 < info.retry_delay.ToTimedelta().total_seconds() <= 1
+    assert found[0].metadata == {"quota": "requests_per_second", "limit": "2"}
+    await site.set(requests_per_second=0)
+    assert not await called(site.first, 60)
+
+
+async def test_appends_are_limited_and_a_stream_is_slowed_down(site: Site) -> None:
+    await site.first.call("CreateSession", create("a"))
+    await site.set(chunks_per_second=1)
+    # The batch is owed for a minute.
+    await site.first.call("Append", append(*["a"] * 60))
+    found = await refused(site.second, "Append", append("b"))
+    assert found.metadata == {"quota": "chunks_per_second", "limit": "1"}
+    await site.set(chunks_per_second=0, bytes_per_second=200)
+    key = (await site.operator.key("acme")).key
+    async with palimpsest.connect(site.address, token=key) as client:
+        async with client.session("a").producer("p") as producer:
+            for number in range(100):
+                await producer.append(f"{number}")
+        stored = [one.text async for one in client.session("a").chunks()]
+    # Slowed down, not broken: each is there once, in order.
+    assert stored[60:] == [str(number) for number in range(100)]
+
+
+async def test_a_stream_beyond_what_may_be_stored_keeps_what_was_acked(site: Site) -> None:
+    await site.first.call("CreateSession", create("a"))
+    await site.first.call("Append", append("abc"))
+    await site.set(stored_bytes=3)
+    found = await refused(site.first, "Append", append("d"))
+    assert found.metadata == {"quota": "stored_bytes", "limit": "3"}
+    key = (await site.operator.key("acme")).key
+    async with palimpsest.connect(site.address, token=key) as client:
+        with pytest.raises(ResourceExhausted):
+            async with client.session("a").producer("p") as producer:
+                await producer.append("e")
+        assert [one.position async for one in client.session("a").chunks()] == [1]
+
+
+async def test_memories_and_streams_are_limited(site: Site) -> None:
+    await site.first.call("CreateSession", create("a"))
+    await site.set(memories=1, concurrent_streams=1)
+    key = (await site.operator.key("acme")).key
+    async with palimpsest.connect(site.address, token=key) as client:
+        session = client.session("a")
+        memory = await session.create_memory("notes", schema_source="class N:\n    a: str\n")
+        with pytest.raises(ResourceExhausted) as found:
+            await session.create_memory("more", schema_source="class N:\n    a: str\n")
+        assert found.value.metadata["quota"] == "memories"
+        async with session.producer("p") as producer:
+            await producer.append("e")
+            with pytest.raises(ResourceExhausted) as busy:
+                await anext(memory.watch())
+            assert busy.value.metadata == {"quota": "concurrent_streams", "limit": "1"}
+
+
+async def test_only_operators_set_quotas_and_bad_ones_are_refused(site: Site) -> None:
+    mask = FieldMask(paths=["sessions"])
+    own = pb.UpdateQuotaRequest(quota=pb.Quota(sessions=9), update_mask=mask)
+    with pytest.raises(Refused) as denied:
+        await site.first.call("UpdateQuota", own)
+    assert denied.value.code == "PERMISSION_DENIED"
+    found: pb.Quota = await site.first.call("GetQuota", pb.GetQuotaRequest())
+    assert (found.tenant, found.sessions) == ("acme", 0)
+    for request, field in (
+        (pb.UpdateQuotaRequest(update_mask=mask), "quota"),
+        (pb.UpdateQuotaRequest(quota=pb.Quota(tenant="acme")), "update_mask"),
+        (
+            pb.UpdateQuotaRequest(
+                quota=pb.Quota(tenant="acme"), update_mask=FieldMask(paths=["tenant"])
+            ),
+            "update_mask",
+        ),
+        (
+            pb.UpdateQuotaRequest(quota=pb.Quota(tenant="acme", sessions=-1), update_mask=mask),
+            "quota.sessions",
+        ),
+    ):
+        with pytest.raises(Refused) as bad:
+            await site.operator.call("UpdateQuota", request)
+        assert bad.value.code == "INVALID_ARGUMENT"
+        assert field in bad.value.message
+    unknown = pb.UpdateQuotaRequest(quota=pb.Quota(tenant="none", sessions=1), update_mask=mask)
+    with pytest.raises(Refused) as missing:
+        await site.operator.call("UpdateQuota", unknown)
+    assert missing.value.reason == "TENANT_NOT_FOUND"
+
+
+async def test_what_is_not_set_returns_to_the_default(url: str, database: Database) -> None:
+    settings = {"authentication": "required", "limits": {"tenant_sessions": 4}}
+    async with (
+        serving(url, **settings) as address,
+        palimpsest.connect(address, token=await operator_key(database)) as client,
+    ):
+        await client.access.create_tenant("acme")
+        assert (await client.access.quota(tenant="acme")).sessions == 4
+        assert (await client.access.quota()).sessions == 0
+        changed = await client.access.update_quota({"sessions": 0, "memories": 9}, tenant="acme")
+        assert (changed.sessions, changed.memories) == (0, 9)
+        changed = await client.access.update_quota({"sessions": None}, tenant="acme")
+        assert (changed.sessions, changed.memories) == (4, 9)
+        with pytest.raises(ValueError, match="requests_per_second"):
+            await client.access.update_quota({})
+        (event,) = [
+            one async for one in client.access.audit_events(tenant="acme", action="quota.")
+        ][-1:]
+        assert dict(event.details) == {"sessions": "default"}
+
+
+def test_every_stream_counts_as_one() -> None:
+    methods = [one for _, service in _REGISTER.values() for one in service.methods]
+    streams = {one.name for one in methods if one.client_streaming or one.server_streaming}
+    assert streams == quota_limit._ASKS | quota_limit._STREAMS
+    assert {*quota_limit._ADDS, *quota_limit._FREE} <= {one.name for one in methods}
