@@ -15,10 +15,9 @@ from typer.core import TyperGroup
 
 from service.cli.app import new_app
 from service.cli.run import register
-from service.rpc.server import LIVE, READY
 from service.settings import reading
 from service.settings.config import Config
-from service.settings.listening import is_local
+from service.settings.listening import is_authenticated, is_local
 from tests import ROOT
 from tests.deployment.chart import (
     CHART,
@@ -40,6 +39,7 @@ from tests.deployment.chart import (
     walk,
 )
 from tests.deployment.custom_resources import is_custom, problems
+from tests.support.certificates import Authority
 
 BOTH = pytest.mark.parametrize("values", [MINIMAL, PRODUCTION], ids=lambda path: path.stem)
 #: Names and labels of objects that Kubernetes' schemas do not bound.
@@ -172,6 +172,10 @@ def test_a_misspelled_field_of_a_custom_resource_is_found() -> None:
         ),
         ("worker.autoscaling.enabled=true", "say where KEDA asks Prometheus"),
         ("secrets.databaseUrl.existingSecret=", "make a Secret with the URL of your PostgreSQL"),
+        ("settings.PALIMPSEST_TLS_KEY_FILE=/x", "the chart sets it itself; see tls.existingSecret"),
+        ("api.extraEnv[0].name=PALIMPSEST_TLS_KEY_FILE", "the chart sets it itself"),
+        ("tls.existingSecret=", "tls.existingSecret is empty"),
+        ("tls.certificate=x", "certificate"),
     ],
 )
 def test_bad_values_are_refused_with_what_to_do(setting: str, said: str) -> None:
@@ -182,13 +186,29 @@ def test_bad_values_are_refused_with_what_to_do(setting: str, said: str) -> None
     assert said in done.stderr
 
 
-def test_the_defaults_want_a_database_and_nothing_else() -> None:
+def test_the_defaults_want_a_database_and_a_certificate_and_nothing_else() -> None:
     done = helm("template")
     assert done.returncode != 0
     assert "secrets.databaseUrl.existingSecret is empty" in done.stderr
+    done = helm("template", "--set", "secrets.databaseUrl.existingSecret=palimpsest-database")
+    assert done.returncode != 0
+    assert "tls.existingSecret is empty: make a Secret of type kubernetes.io/tls" in done.stderr
     assert yaml.safe_load(MINIMAL.read_text()) == {
-        "secrets": {"databaseUrl": {"existingSecret": "palimpsest-database"}}
+        "secrets": {"databaseUrl": {"existingSecret": "palimpsest-database"}},
+        "tls": {"existingSecret": "palimpsest-tls"},
     }
+
+
+def test_tls_and_keys_are_waived_by_one_word() -> None:
+    waived = helm(
+        *("template", "--values", MINIMAL, "--set", "tls.existingSecret=", "--set", "insecure=true")
+    )
+    assert waived.returncode == 0, waived.stderr
+    assert "- --insecure" in waived.stdout
+    assert "TLS_CERTIFICATE_FILE" not in waived.stdout
+    served = helm("template", "--values", MINIMAL)
+    assert "--insecure" not in served.stdout
+    assert "secretName: palimpsest-tls" in served.stdout
 
 
 def test_the_version_is_that_of_the_project() -> None:
@@ -225,7 +245,7 @@ def test_every_process_is_one_of_ours(values: Path) -> None:
             context = commands[command].make_context(command, arguments)
             started[name] = command
             if command == "serve":
-                assert context.params["insecure"] is True
+                assert context.params["insecure"] is False
                 assert not is_local(context.params["listen"])
     assert started == {
         "api": "serve",
@@ -240,6 +260,10 @@ def test_every_process_takes_its_settings(values: Path, tmp_path: Path) -> None:
     found = manifests(values)
     for variable, secret in SECRETS.items():
         (tmp_path / variable).write_text(secret)
+    served = Authority().issue("memories-palimpsest")
+    (tmp_path / "PALIMPSEST_TLS_CERTIFICATE").write_bytes(served.pem)
+    (tmp_path / "PALIMPSEST_TLS_KEY").write_bytes(served.key_pem)
+    (tmp_path / "PALIMPSEST_TLS_CLIENT_CA").write_bytes(Authority().root.pem)
     for pod in pods(found).values():
         for name, container in containers(pod).items():
             said = environment(container, found)
@@ -253,7 +277,10 @@ def test_every_process_takes_its_settings(values: Path, tmp_path: Path) -> None:
                 assert read.config.migration_database_url or read.config.database_url
                 continue
             assert reading.findings(read.config) == []
-            config = read.config.model_copy(update={"insecure": True})
+            config = read.config
+            if name == "api":
+                config = config.model_copy(update={"listen": "0.0.0.0:50051"})
+                assert is_authenticated(config)
             assert list(reading.refusals(config)) == []
             # A folder of its own below the volume, which belongs to root.
             assert config.run_dir.parent == Path("/run/palimpsest")
@@ -275,14 +302,10 @@ def test_probes_ask_what_listens(values: Path) -> None:
             probes = [container[f"{one}Probe"] for one in ("startup", "readiness", "liveness")]
             if container["name"] == "api":
                 listen = container["args"][container["args"].index("--listen") + 1]
-                port = int(listen.rpartition(":")[2])
-                assert ports["grpc"] == port
-                assert [one["grpc"] for one in probes] == [
-                    {"port": port, "service": service} for service in (LIVE, READY, LIVE)
-                ]
-            else:
-                asked = [(one["httpGet"]["path"], ports[one["httpGet"]["port"]]) for one in probes]
-                assert asked == [("/readyz", metrics), ("/readyz", metrics), ("/livez", metrics)]
+                assert ports["grpc"] == int(listen.rpartition(":")[2])
+            # Of the API as well: Kubernetes asks by gRPC without TLS only.
+            asked = [(one["httpGet"]["path"], ports[one["httpGet"]["port"]]) for one in probes]
+            assert asked == [("/readyz", metrics), ("/readyz", metrics), ("/livez", metrics)]
 
 
 @BOTH
@@ -322,7 +345,8 @@ def test_secrets_are_named_and_never_said(values: Path) -> None:
         mounted |= keys
         for container in containers(pod).values():
             at = next(m["mountPath"] for m in container["volumeMounts"] if m["name"] == "secrets")
-            files = {n: v for n, v in environment(container, found).items() if n.endswith("_FILE")}
+            said = environment(container, found)
+            files = {n: v for n, v in said.items() if n.endswith("_FILE") and "_TLS_" not in n}
             assert set(files.values()) == {f"{at}/{path}" for path in paths}
             for variable, path in files.items():
                 meant = variable.removeprefix("PALIMPSEST_").removesuffix("_FILE")

@@ -188,6 +188,12 @@ livenessProbe:
 {{- if not .Values.secrets.databaseUrl.existingSecret }}
 {{- fail "secrets.databaseUrl.existingSecret is empty: make a Secret with the URL of your PostgreSQL (kubectl create secret generic palimpsest-database --from-literal=url=postgresql://…) and name it there" }}
 {{- end }}
+{{- if not (or .Values.tls.existingSecret .Values.insecure) }}
+{{- fail "tls.existingSecret is empty: make a Secret of type kubernetes.io/tls for the API (kubectl create secret tls palimpsest-tls --cert=… --key=…, or cert-manager) and name it there; or set insecure: true, and any client that reaches the API may do everything" }}
+{{- end }}
+{{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) }}
+{{- fail "tls.clientCa.existingSecret is set, and tls.existingSecret is empty: client certificates need TLS; name its Secret" }}
+{{- end }}
 {{- range $secret := keys .Values.secrets | sortAlpha }}
 {{- $variable := include "palimpsest.variable" $secret }}
 {{- range $name := list $variable (printf "%s_FILE" $variable) }}
@@ -196,7 +202,7 @@ livenessProbe:
 {{- end }}
 {{- end }}
 {{- end }}
-{{- $own := dict "LISTEN" "api.service.port" "INSECURE" "networkPolicy.api.from" "RUN_DIR" "" "METRICS_LISTEN" "" "CALLER_SOCKET" "" "STOP_SECONDS" "api.stopSeconds, worker.stopSeconds and worker.executor.stopSeconds" }}
+{{- $own := dict "LISTEN" "api.service.port" "INSECURE" "insecure" "TLS_CERTIFICATE_FILE" "tls.existingSecret" "TLS_KEY_FILE" "tls.existingSecret" "TLS_CLIENT_CA_FILE" "tls.clientCa" "MUTUAL_TLS_LISTEN" "tls.clientCa" "RUN_DIR" "" "METRICS_LISTEN" "" "CALLER_SOCKET" "" "STOP_SECONDS" "api.stopSeconds, worker.stopSeconds and worker.executor.stopSeconds" }}
 {{- range $name, $instead := $own }}
 {{- if hasKey $.Values.settings (printf "PALIMPSEST_%s" $name) }}
 {{- fail (printf "settings.PALIMPSEST_%s: the chart sets it itself%s" $name (ternary (printf "; see %s" $instead) "" (ne $instead ""))) }}
@@ -212,7 +218,7 @@ livenessProbe:
 {{- fail (printf "%s: %s: name its Secret in secrets.%s.existingSecret" $list $name $secret) }}
 {{- end }}
 {{- end }}
-{{- if and (hasPrefix "PALIMPSEST_" $name) (hasKey $own (trimPrefix "PALIMPSEST_" $name)) }}
+{{- if and (hasPrefix "PALIMPSEST_" .name) (or (hasKey $own (trimPrefix "PALIMPSEST_" $name)) (hasKey $own (trimPrefix "PALIMPSEST_" .name))) }}
 {{- fail (printf "%s: %s: the chart sets it itself" $list $name) }}
 {{- end }}
 {{- if has $name (list "PALIMPSEST_MODEL_TIMEOUT_SECONDS" "PALIMPSEST_START_SECONDS") }}
