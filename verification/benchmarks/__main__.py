@@ -31,6 +31,7 @@ NAMES = (
     "read",
     "recall",
     "recovery",
+    "retention",
     "search",
     "session-search",
     "soak",

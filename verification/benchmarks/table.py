@@ -49,6 +49,7 @@ SIZES: dict[str, Sequence[str]] = {
     ),
     "recovery": ("--hints", "10", "--restarts", "5"),
     "fairness": ("--seconds", "20"),
+    "retention": ("--rows", "30000", "--seconds", "12"),
     "isolation": ("--pairs", "2"),
     "soak": ("--minutes", "5"),
 }

@@ -40,7 +40,7 @@ PAGE_SESSIONS = 200
 BATCH_ROWS = 1000
 BATCH_ANSWERS = 50
 #: Chunks of one batch, during which appends to the session wait.
-BATCH_CHUNKS = 500
+BATCH_CHUNKS = 100
 #: A turn is free again after so many seconds without a batch: longer than a transaction may take.
 LEASE_SECONDS = 120.0
 #: After each batch a pass rests for as long as the batch took, so many times over.
