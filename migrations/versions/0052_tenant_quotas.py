@@ -2,14 +2,14 @@
 
 The release before enforces none.
 
-Revision: 0051
-After: 0050
+Revision: 0052
+After: 0051
 """
 
 from alembic import op
 
-revision = "0051"
-down_revision = "0050"
+revision = "0052"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 
