@@ -70,7 +70,6 @@ _STEP = """
 SELECT extract(epoch FROM max(created_at) - %s)::float8 FROM revision
 WHERE session_key = %s AND created_at >= %s AND to_position > from_position
 """
-_UNINDEXED = "SELECT count(*) FROM session WHERE name = 'long' AND has_unindexed"
 #: How the release before claimed one item of a worker that has one slot free.
 _CLAIM_BEFORE = """
 SELECT lane, kind, tenant_id, session_key, item_id FROM take_work(
@@ -191,11 +190,6 @@ class _Part:
         )
 
     def _until_busy(self, connection: psycopg.Connection[Any]) -> None:
-        wait_until(
-            "the new chunks are indexed",
-            lambda: one(connection, _UNINDEXED) == 0,
-            MAX_SECONDS,
-        )
         # Some slots are kept free of work that no client waits for.
         taken = self._workers * (self._slots - self._slots // RESERVED_PLACES)
         wait_until(
