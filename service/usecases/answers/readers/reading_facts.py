@@ -12,6 +12,7 @@ from service.domain.tree.spec import Navigable, TreeSpec
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
 from service.usecases.answers.readers.answering import ReaderKit, ReadKind
+from service.usecases.answers.readers.log_range import filter_of
 from service.usecases.answers.readers.whole import read_log
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Transaction
@@ -49,7 +50,10 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     key, head = asked.session_key, asked.applied_position
     session = await sessions.get(tx, key)
     assert session is not None, "the answer's foreign key keeps its session"
-    stored = await memories.list_all(tx, key)
+    wanted = filter_of(asked)
+    # What a memory has may rest on any source, and only the log can be filtered.
+    is_filtered = wanted is not None and wanted.min_trust is not None and not asked.memory_name
+    stored = () if is_filtered else await memories.list_all(tx, key)
     shown = await _shown_bytes(tx, stored, head, known)
     model = asked.wanted_model or known.kit.config.model
     # Too many where there is much metadata, which no model reads: it only orders the choices.
