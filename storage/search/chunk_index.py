@@ -207,8 +207,13 @@ class Words:
     finished: bool
 
 
-# A redaction waits for it, or is seen by the statements after it. Appends do not wait.
-_KEEP_CONTENT = "SELECT true FROM session WHERE session_key = %(session)s FOR KEY SHARE"
+# A redaction that was committed since the words were read: from here on the session is locked.
+_BLANK_WORDS = """
+UPDATE chunk_word w SET words = '', length = 0 FROM chunk c
+WHERE w.session_key = %(session)s AND w.position > %(after)s AND w.position <= %(reached)s
+    AND c.session_key = w.session_key AND c.position = w.position
+    AND c.redaction_id IS NOT NULL AND w.words <> ''
+"""
 
 
 async def write_words(
@@ -228,7 +233,7 @@ async def write_words(
         "last": after_position + WORDS_CHUNKS,
         "bytes": WORDS_BYTES,
     }
-    _, ((to_position,),) = await tx.pipeline((_KEEP_CONTENT, _WRITE_WORDS), values)
+    ((to_position,),) = await tx.fetch(_WRITE_WORDS, values)
     if to_position is None:
         return None
     moving = _MOVE_AND_FINISH if finishes else _MOVE_INDEX
@@ -236,6 +241,7 @@ async def write_words(
     rows = await tx.fetch(moving, moved)
     if not rows:
         raise Overtaken
+    await tx.execute(_BLANK_WORDS, moved, prepare=None)
     tx.changed.add(session_key)
     return Words(position=int(to_position), finished=not rows[0][0])
 
@@ -280,13 +286,17 @@ SELECT %(session)s, new.position, new.part, %(tenant)s, %(model)s,
 FROM unnest(%(positions)s::bigint[], %(parts)s::integer[], %(from)s::integer[],
     %(to)s::integer[], %(embeddings)s::text[])
     AS new (position, part, from_character, to_character, embedding)
--- It may have been redacted since it was read.
-WHERE NOT EXISTS (
-    SELECT FROM chunk c WHERE c.session_key = %(session)s AND c.position = new.position
-        AND c.redaction_id IS NOT NULL)
 ON CONFLICT (session_key, position, part) DO UPDATE SET
     model = excluded.model, from_character = excluded.from_character,
     to_character = excluded.to_character, embedding = excluded.embedding
+"""
+
+
+# They may have been redacted since they were read. From here on the session is locked.
+_DROP_REDACTED = """
+DELETE FROM chunk_vector v USING chunk c
+WHERE v.session_key = %(session)s AND v.position > %(after)s AND v.position <= %(upto)s
+    AND c.session_key = v.session_key AND c.position = v.position AND c.redaction_id IS NOT NULL
 """
 
 
@@ -329,7 +339,6 @@ async def write_vectors(
         # Hundreds of thousands of numbers, which must not block the event loop.
         "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
-    await tx.fetch(_KEEP_CONTENT, values)
     await tx.execute(_DROP_VECTORS, values, prepare=None)
     await tx.execute(_WRITE_VECTORS, values, prepare=None)
     is_next = (
@@ -338,6 +347,7 @@ async def write_vectors(
     )
     if not await _change(tx, session_key, *is_next, embedded_position=to_position, **_NO_FAULT):
         raise Overtaken
+    await tx.execute(_DROP_REDACTED, values, prepare=None)
     tx.changed.add(session_key)
 
 

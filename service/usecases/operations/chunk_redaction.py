@@ -19,6 +19,9 @@ from storage.memories.rewinding import TouchedMemory
 from storage.operations import derived
 from storage.prism import states
 
+#: A statement of a redaction may take so long: of a history of a million revisions minutes.
+MAX_STATEMENT_SECONDS = 1800
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkRedaction:
@@ -44,6 +47,8 @@ async def redact_chunks(
     The session exists; `rules` say what is kept out of it from now on. What is left to remove,
     workers find in `removal`.
     """
+    # A long history is emptied in one statement.
+    await tx.execute(f"SET LOCAL statement_timeout = '{MAX_STATEMENT_SECONDS}s'", prepare=None)
     await deleting.begin(tx, key, redaction_id)
     if rules:
         await keeping_out.add(tx, key, redaction_id, rules)

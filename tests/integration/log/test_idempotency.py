@@ -138,6 +138,7 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         ),
         operation_service_pb2.CancelOperationRequest(operation=consolidated.id),
         answer_service_pb2.DeleteAnswerRequest(**answered),
+        session_service_pb2.RedactChunksRequest(session=name, text="harbour"),
         memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
         session_service_pb2.DeleteSessionRequest(session=name),
     ]

@@ -10,6 +10,7 @@ import pytest
 
 from service.app.kinds import memories_of, use_cases
 from service.domain.log.erasures import ErasureRequest
+from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import OperationState
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.values.errors import InvalidInput
@@ -21,6 +22,7 @@ from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log import sessions as session_usecase
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories import long_operations
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.redacting import RedactionRequest, RedactionResult, Redactor
@@ -158,7 +160,11 @@ async def test_a_memory_loses_what_it_wrote_since_and_reads_on(
     result = await redact(database, text="ZANZIBAR")
     assert list(result.positions) == [3]
     assert result.operation is not None
-    assert result.operation.operation.state is OperationState.DONE
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await long_operations.find(tx, result.operation.operation.id)
+    assert found.operation.state is OperationState.DONE
+    assert isinstance(found.result, Redaction)
+    assert found.result.removed["chunk.content"] == 1
     assert await tables_with(database, SECRET) == set()
     after = await stored_memory(database)
     assert after.revision == before.revision + 1
