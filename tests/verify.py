@@ -115,6 +115,19 @@ def check_machine_paths() -> str:
     return f"paths of a machine in {', '.join(found)}" if found else ""
 
 
+def check_migrations() -> str:
+    """Each migration has a number of its own, and follows the one before."""
+    numbers = [path.name[:4] for path in sorted((ROOT / "migrations/versions").glob("[0-9]*.py"))]
+    follows = [
+        found[1]
+        for path in sorted((ROOT / "migrations/versions").glob("[0-9]*.py"))
+        if (found := re.search(r'^down_revision = "(\w+)"', path.read_text(), re.MULTILINE))
+    ]
+    if numbers[:-1] == follows:
+        return ""
+    return f"migrations {', '.join(numbers)} follow {', '.join(follows)}: give each its own number"
+
+
 CHECKS: dict[str, Callable[[], str]] = {
     "format": lambda: run("ruff", "format", "--check", "--quiet", "."),
     "lint": lambda: run("ruff", "check", "--quiet", "--output-format=concise", "."),
@@ -126,6 +139,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "blocking client": check_blocking,
     "locks": check_locks,
     "packages": check_packages,
+    "migrations": check_migrations,
     "broad excepts": check_broad_excepts,
     "machine paths": check_machine_paths,
     "English": words.check_english,

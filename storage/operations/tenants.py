@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Text, cast, or_, select
+from sqlalchemy import Text, and_, cast, or_, select
 
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first
 from storage.operations.doctor import seen
 from storage.tables import tenant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tenant:
-    """A tenant. Several may have the same name."""
+    """A tenant. Deleted ones may have the name of another."""
 
     tenant_id: UUID
     name: str
@@ -33,10 +33,11 @@ async def list_after(tx: Transaction, after: UUID, limit: int) -> Sequence[Tenan
         return [Tenant(**row._asdict()) for row in rows]
 
 
-async def find(tx: Transaction, wanted: str) -> Sequence[Tenant]:
-    """Returns the tenants of that name or id, in order, at most two. Raises StorageError."""
-    named = or_(tenant.c.name == wanted, cast(tenant.c.tenant_id, Text) == wanted.lower())
-    statement = select(*_COLUMNS).where(named).order_by(tenant.c.tenant_id).limit(2)
+async def find(tx: Transaction, wanted: str) -> Tenant | None:
+    """Returns the tenant of that name, unless it is deleted, or of that id. Raises StorageError."""
+    of_id = cast(tenant.c.tenant_id, Text) == wanted.lower()
+    named = and_(tenant.c.name == wanted, tenant.c.deleted_at.is_(None))
+    statement = select(*_COLUMNS).where(or_(of_id, named)).order_by(of_id.desc()).limit(1)
     with seen():
-        rows = await tx.fetch(statement)
-        return [Tenant(**row._asdict()) for row in rows]
+        row = first(await tx.fetch(statement))
+        return None if row is None else Tenant(**row._asdict())

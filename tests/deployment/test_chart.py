@@ -259,17 +259,17 @@ def test_every_process_is_one_of_ours(values: Path) -> None:
 def test_every_process_takes_its_settings(values: Path, tmp_path: Path) -> None:
     found = manifests(values)
     for variable, secret in SECRETS.items():
-        (tmp_path / variable).write_text(secret)
+        (tmp_path / f"{variable}_FILE").write_text(secret)
     served = Authority().issue("memories-palimpsest")
-    (tmp_path / "PALIMPSEST_TLS_CERTIFICATE").write_bytes(served.pem)
-    (tmp_path / "PALIMPSEST_TLS_KEY").write_bytes(served.key_pem)
-    (tmp_path / "PALIMPSEST_TLS_CLIENT_CA").write_bytes(Authority().root.pem)
+    (tmp_path / "PALIMPSEST_TLS_CERTIFICATE_FILE").write_bytes(served.pem)
+    (tmp_path / "PALIMPSEST_TLS_KEY_FILE").write_bytes(served.key_pem)
+    (tmp_path / "PALIMPSEST_TLS_CLIENT_CA_FILE").write_bytes(Authority().root.pem)
     for pod in pods(found).values():
         for name, container in containers(pod).items():
             said = environment(container, found)
             for variable in said:
                 if variable.endswith("_FILE"):
-                    said[variable] = str(tmp_path / variable.removesuffix("_FILE"))
+                    said[variable] = str(tmp_path / variable)
             read = reading.read(said)
             assert read.problems == [], name
             assert read.config is not None

@@ -26,7 +26,7 @@ class SessionLimit(Around):
     """
 
     def _wrap(self, method: str, handler: Any) -> Any:
-        if not handler.request_streaming:
+        if not handler.request_streaming or not method.startswith("/palimpsest."):
             return super()._wrap(method, handler)
         inner = handler.stream_stream
 

@@ -13,6 +13,7 @@ from typing import Any
 from service.domain.operations import doctor as judge
 from service.domain.operations.doctor import Finding, Severity, bad, ok, warn
 from service.domain.prism.losses import losses_of
+from service.domain.values.tenancy import SYSTEM_TENANT
 from service.llm.providers.doctor import look_at_models
 from service.settings import certificates
 from service.settings.config import Config
@@ -177,14 +178,8 @@ class Doctor:
                 for tenant in tenants
                 for one in await _look(database, tenant, read, judged)
             ]
-            trouble = [(tenant, one) for tenant, one in found if one.level is not Severity.OK]
-            if len(tenants) == 1:
-                for _, one in found:
-                    yield replace(one, name=name)
-            elif not trouble:
-                yield ok(name, f"nothing looks wrong in {len(tenants)} tenants")
-            for tenant, one in trouble if len(tenants) > 1 else ():
-                yield replace(one, name=name, said=f"tenant {tenant.name}: {one.said}")
+            for one in _summed_up(found, len(tenants)):
+                yield replace(one, name=name)
 
     async def _conditions(self, database: Database) -> list[Finding]:
         """Checks which models give no replies for now."""
@@ -299,6 +294,25 @@ async def _signals(database: Database, url: str) -> Finding:
         advice = "let PALIMPSEST_SIGNALS_DATABASE_URL name the same database, without a pooler"
         return bad("signals", said, advice)
     return ok("signals", "processes hear each other")
+
+
+def _summed_up(found: Sequence[tuple[Tenant, Finding]], tenants: int) -> Sequence[Finding]:
+    """Returns the findings of one look: of several tenants only the faults, with their tenants.
+
+    Beside the system tenant, which each deployment has, a single one is not named.
+    """
+    if tenants == 1:
+        return [one for _, one in found]
+    ordinary = [(tenant, one) for tenant, one in found if tenant.tenant_id != SYSTEM_TENANT]
+    named = [
+        (one, replace(one, said=f"tenant {tenant.name}: {one.said}"))
+        for tenant, one in found
+        if one.level is not Severity.OK
+    ]
+    if len({tenant.tenant_id for tenant, _ in ordinary}) == 1:
+        alone = [one for _, one in ordinary]
+        return [*alone, *(text for one, text in named if one not in alone)]
+    return [text for _, text in named] or [ok("", f"nothing looks wrong in {tenants} tenants")]
 
 
 async def _look(database: Database, tenant: Tenant, read: _Read, judged: _Judge) -> list[Finding]:

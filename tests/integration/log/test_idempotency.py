@@ -16,8 +16,10 @@ from grpc import StatusCode, aio
 import palimpsest
 from palimpsest import _errors
 from palimpsest.v1 import (
+    access_service_pb2,
     answer_service_pb2,
     billing_service_pb2,
+    chunks_pb2,
     memories_pb2,
     memory_service_pb2,
     operation_service_pb2,
@@ -43,6 +45,8 @@ def unary_methods() -> Iterator[Any]:
 
 
 MUTATING = {one.name: one for one in unary_methods() if not one.name.startswith(READS)}
+#: Their responses have a secret, which is stored nowhere.
+NOT_REPEATED = {"CreateApiKey", "RotateApiKey"}
 
 
 def call(channel: aio.Channel, request: Message, timeout: float | None = None) -> Any:
@@ -140,22 +144,47 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         answer_service_pb2.DeleteAnswerRequest(**answered),
         session_service_pb2.RedactChunksRequest(session=name, text="harbour"),
         memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
+        *await requests_of_access(client, name),
         session_service_pb2.DeleteSessionRequest(session=name),
     ]
     return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
+
+
+async def requests_of_access(client: palimpsest.Client, name: str) -> list[Message]:
+    issued = await client.access.create_key(["read"])
+    tenant = f"tenant-{uuid4().hex}"
+    source: dict[str, Any] = {"session": name, "source": "web"}
+    return [
+        access_service_pb2.CreateTenantRequest(tenant=access_service_pb2.Tenant(id=tenant)),
+        access_service_pb2.UpdateTenantRequest(
+            tenant=access_service_pb2.Tenant(id=tenant, display_name="Red"),
+            update_mask=FieldMask(paths=["display_name"]),
+        ),
+        access_service_pb2.UpdateQuotaRequest(
+            quota=access_service_pb2.Quota(tenant=tenant, requests_per_second=10),
+            update_mask=FieldMask(paths=["requests_per_second"]),
+        ),
+        access_service_pb2.SetSourceTrustRequest(
+            **source, trust=chunks_pb2.SOURCE_TRUST_UNVERIFIED
+        ),
+        access_service_pb2.QuarantineSourceRequest(**source),
+        access_service_pb2.ReleaseSourceRequest(**source),
+        access_service_pb2.RevokeApiKeyRequest(api_key=issued.info.id),
+        access_service_pb2.DeleteTenantRequest(tenant=tenant),
+    ]
 
 
 def test_every_mutating_method_takes_a_request_id() -> None:
     without = {
         name for name, one in MUTATING.items() if "request_id" not in one.input_type.fields_by_name
     }
-    assert without == set()
+    assert without == NOT_REPEATED
 
 
 async def test_the_first_result_is_returned_again(client: Any) -> None:
     session = await prepared(client)
     requests = await requests_of(client, session)
-    assert set(requests) == set(MUTATING) - {"Append"}
+    assert set(requests) == set(MUTATING) - NOT_REPEATED - {"Append"}
     for method, request in requests.items():
         request.request_id = f"of {method} ü {session}"  # type: ignore[attr-defined]
         first = await call(client.channel, request)

@@ -167,11 +167,11 @@ async def test_wrong_tokens_are_refused(client: Any, session: Any) -> None:
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     other = await client.create_session(f"other-{uuid4().hex}")
     foreign = await send(other, "x y z")
-    for token, why in (("nonsense", "not issued"), (foreign, "another session")):
-        with pytest.raises(palimpsest.InvalidArgument, match=why) as caught:
+    for token in ("nonsense", foreign):
+        with pytest.raises(palimpsest.InvalidArgument, match="not issued") as caught:
             await memory.get(after=token)
         assert caught.value.reason == "TOKEN_INVALID"
-        with pytest.raises(palimpsest.InvalidArgument, match=why):
+        with pytest.raises(palimpsest.InvalidArgument, match="not issued"):
             await memory.ask("?", after=token)
 
 

@@ -26,7 +26,7 @@ from tests.integration.operations.test_doctor import levels, look
 from tests.integration.support.scripted import KEY, SPEC, make
 from tests.support.harness import Servers
 
-OTHER = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0002")
+OTHER = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a00ff")
 Admin = psycopg.AsyncConnection[Any]
 
 
@@ -234,7 +234,7 @@ async def only(config: Config, tenant: str) -> list[Finding]:
 async def test_every_tenant_is_looked_at_and_named(config: Config, neighbour: None) -> None:
     found = await look(config)
     assert [one.said for one in found["memories"]] == ["tenant other: s/m gave up: "]
-    assert found["answers"][0].said == "nothing looks wrong in 2 tenants"
+    assert found["answers"][0].said == "nothing looks wrong in 3 tenants"
 
 
 async def test_one_tenant_can_be_looked_at_alone(config: Config, neighbour: None) -> None:
@@ -252,12 +252,16 @@ async def test_one_tenant_can_be_looked_at_alone(config: Config, neighbour: None
     )
 
 
-async def test_two_tenants_of_one_name_are_distinguished_by_id(
+async def test_a_deleted_tenant_of_the_same_name_is_found_by_its_id(
     config: Config, neighbour: None, admin: Admin
 ) -> None:
-    await admin.execute("UPDATE tenant SET name = 'default'")
-    (found,) = [one for one in await only(config, "default") if one.name == "tenants"]
-    assert f"{OTHER}" in found.said
+    await admin.execute(
+        "UPDATE tenant SET name = 'default', deleted_at = now() WHERE tenant_id = %s", (OTHER,)
+    )
+    (found,) = [one for one in await only(config, "default") if one.name == "memories"]
+    assert found.level is Severity.OK
+    (found,) = [one for one in await only(config, str(OTHER)) if one.name == "memories"]
+    assert found.level is not Severity.OK
 
 
 async def test_verify_takes_a_tenant_and_all_of_them(

@@ -171,7 +171,7 @@ def test_what_no_token_is_is_refused_without_its_text(token: str) -> None:
 @pytest.mark.parametrize(
     "target", ["host:5", "grpc://10.0.0.7", "0.0.0.0:5", "localhost.example", "[2001:db8::1]:5"]
 )
-def test_a_token_is_not_sent_to_other_machines_without_tls(
+async def test_a_token_is_not_sent_to_other_machines_without_tls(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for connect in (palimpsest.connect, sync.connect):
