@@ -347,7 +347,7 @@ async def sweep(database: Database, *, dead_after_seconds: float) -> int:
 
 async def forget_tenants(database: Database) -> None:
     """Removes the turns of tenants that are gone. Raises StorageError."""
-    await database.swept(_FORGET_TENANTS, {"nobody": NOBODY}, name="queue.sweep")
+    await database.swept(_FORGET_TENANTS, {"nobody": NOBODY}, name="tenant-turns")
 
 
 async def leave(database: Database, worker: UUID) -> None:

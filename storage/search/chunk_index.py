@@ -209,10 +209,12 @@ class Words:
 
 # A redaction that was committed since the words were read: from here on the session is locked.
 _BLANK_WORDS = """
-UPDATE chunk_word w SET words = '', length = 0 FROM chunk c
-WHERE w.session_key = %(session)s AND w.position > %(after)s AND w.position <= %(reached)s
-    AND c.session_key = w.session_key AND c.position = w.position
-    AND c.redaction_id IS NOT NULL AND w.words <> ''
+UPDATE chunk_word w SET words = '', length = 0
+WHERE w.session_key = %(session)s AND w.words <> '' AND w.position = ANY(ARRAY(
+    SELECT c.position FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(reached)s
+        AND c.redaction_id IS NOT NULL
+))
 """
 
 

@@ -64,12 +64,13 @@ def _of_call(node: ast.AST) -> Iterator[Point]:
         name, step = (_literal(one) for one in node.args)
         yield f"{name}:{step}"
     name = next((_literal(one.value) for one in node.keywords if one.arg == "name"), "")
-    # Findings of `verify` have a name of the same form.
-    if "." in name and called != "Difference":
+    if "." in name and called not in _OTHERS:
         for step in (COMMIT, COMMITTED) if called in _BY_THEMSELVES else _STEPS:
             yield f"{name}:{step}"
 
 
+#: Findings of `verify`, and stages of a removal, have names of the same form.
+_OTHERS = ("Difference", "_Stage")
 _STEPS = (STATEMENT, COMMIT, COMMITTED)
 
 

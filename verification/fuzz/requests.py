@@ -139,7 +139,8 @@ def _filled(rng: random.Random, message: Message, depth: int = 0) -> Message:
             continue
         if _is_map(field):
             for _ in range(rng.choice((0, 1, 3))):
-                getattr(message, field.name)[_storable(rng)] = _storable(rng)
+                key, value = _fields_of_entry(field)
+                getattr(message, field.name)[_entry(rng, key)] = _entry(rng, value)
         elif field.is_repeated:
             for _ in range(rng.choice((0, 1, 1, 2, 3, 40 if depth < 2 else 2))):
                 _add(rng, message, field, depth)
@@ -162,6 +163,16 @@ def _add(rng: random.Random, message: Message, field: Any, depth: int) -> None:
 
 def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _fields_of_entry(field: Any) -> tuple[Any, Any]:
+    fields = field.message_type.fields_by_name
+    return fields["key"], fields["value"]
+
+
+def _entry(rng: random.Random, field: Any) -> Any:
+    is_text = field.type == FieldDescriptor.TYPE_STRING
+    return _storable(rng) if is_text else _scalar(rng, field)
 
 
 def _storable(rng: random.Random) -> str:

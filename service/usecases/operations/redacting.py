@@ -119,12 +119,12 @@ class Redactor:
     async def _found(self, tenant_id: UUID, wanted: RedactionRequest) -> tuple[list[int], int]:
         """Searches the log as it is; returns the chunks that are wanted, and the head."""
         key, found, after = session_key(tenant_id, wanted.session), list[int](), 0
-        async with self._database.transaction(tenant_id, name="redact.select") as tx:
+        async with self._database.transaction(tenant_id, name="redact") as tx:
             stored = await sessions.get(tx, key)
         if stored is None:
             raise session_not_found(wanted.session)
         while after < stored.head:
-            async with self._database.transaction(tenant_id, name="redact.select") as tx:
+            async with self._database.transaction(tenant_id, name="redact") as tx:
                 page, after = await selecting.select(
                     tx, key, wanted.selection, after=after, upto=stored.head
                 )

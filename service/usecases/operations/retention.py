@@ -165,7 +165,7 @@ class _Pass:
     async def _batch(self, name: str, remove: Callable[[Transaction], Awaitable[int]]) -> int:
         """Runs one batch in a transaction of its own; returns what it returns."""
         begun = time.monotonic()
-        async with self._database.transaction(self._tenant_id, name="retention.remove") as tx:
+        async with self._database.transaction(self._tenant_id, name="retention-remove") as tx:
             removed = await remove(tx)
             await self._renew(tx)
         if removed:

@@ -24,22 +24,9 @@ CONTENT = {
     *("language", "header", "data", "text", "role", "observation", "thought", "action", "digest"),
     *("query", "path_prefix", "path", "schema_source", "json_schema", "task", "question"),
     *("final_task", "model", "navigation_model", "pinned", "cause", "message", "value_json"),
-    *(
-        "node",
-        "parent",
-        "comment",
-        "domain",
-        "example_query",
-        "response_schema",
-        "options",
-        "expected",
-    ),
+    *("node", "parent", "comment", "domain", "example_query", "response_schema", "options"),
+    *("expected", "check_line"),
     *("first_day", "last_day", "display_name", "session_prefix", "created_by", "traceparent"),
-    *(
-        "check_line",
-        "key",
-        "value",
-    ),
 }
 SCHEMA = "class N:\n    topics: list[str]\n"
 MASK = "updateMask"
@@ -120,6 +107,7 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "ListStateVectors": {"session": "$session", "memory": "$state"},
     "CreateTenant": {"tenant": {"id": "$tenant"}},
     "UpdateTenant": {"tenant": {"id": "$tenant"}, MASK: "displayName"},
+    "UpdateQuota": {"quota": {"tenant": "$tenant", "sessions": "5"}, MASK: "sessions"},
     "CreateApiKey": {"tenant": "$tenant", "apiKey": {"scopes": ["SCOPE_READ"]}},
     "RotateApiKey": {"tenant": "", "apiKey": "$api_key"},
     "RevokeApiKey": {"tenant": "", "apiKey": "$api_key"},

@@ -139,8 +139,19 @@ async def others_of(
             "repeated from the journal before it is served",
         )
     )
-    copy = await client.import_session(exported, f"copy-{uuid4().hex}")
-    assert "chunks" in await surfaces(copy, FACT, "south"), "an import is a session of its own"
+    if await is_refused(client, exported):
+        rows.append(("6 an export from before", "pass", "its import is refused"))
+        # A copy that was there before the deletion.
+        second = await fill(client, f"second-{uuid4().hex}")
+        exported = exported.with_name("second.jsonl")
+        await second.export(exported)
+        copy = await imported(client, exported)
+        await erase(second)
+        listed = [one async for one in client.access.erasures()]
+        parsed = from_json((await client.access.erasure_receipt(listed[-1].id)).json)
+        names = [one["export"] for one in parsed.body["outside"]["exports"]]
+    else:
+        copy = await imported(client, exported)
     for one in [info async for info in client.sessions()]:
         origin = one.imported_from
         if origin is not None and str(origin.export_id) in names:
@@ -149,6 +160,24 @@ async def others_of(
     gone = gone and not deletion.artefacts(servers.as_superuser(url), FACT)
     rows.append(("13 a second scope", verdict(gone), "by the lineage of the listed export"))
     return rows
+
+
+async def is_refused(client: palimpsest.Client, exported: Path) -> bool:
+    """Returns whether an export cannot be imported, since chunks were redacted after it."""
+    try:
+        copy = await client.import_session(exported, f"copy-{uuid4().hex}")
+    except palimpsest.InvalidArgument as error:
+        assert error.reason == "IMPORT_INVALID"
+        assert "redacted since this export" in str(error)
+        return True
+    await copy.delete()
+    return False
+
+
+async def imported(client: palimpsest.Client, exported: Path) -> palimpsest.Session:
+    copy = await client.import_session(exported, f"copy-{uuid4().hex}")
+    assert "chunks" in await surfaces(copy, FACT, "south"), "an import is a session of its own"
+    return copy
 
 
 async def completed(client: palimpsest.Client) -> None:

@@ -41,6 +41,16 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+def working(ref: str) -> str:
+    """Returns the commit, or the newest one before it whose migrations have a number each."""
+    while True:
+        files = git("ls-tree", "--name-only", ref, "migrations/versions/").splitlines()
+        numbers = [Path(one).name[:4] for one in files if Path(one).name[0].isdigit()]
+        if len(numbers) == len(set(numbers)):
+            return ref
+        ref += "^"
+
+
 @pytest.fixture(scope="module")
 def before() -> Iterator[Path]:
     """Yields a folder with the release before: the code to which the newest migration was added."""
@@ -52,7 +62,7 @@ def before() -> Iterator[Path]:
         added = git("log", "--format=%H", *line, "-n", "1", "--", newest)
         if not added:
             pytest.skip("the newest migration is not committed, or the history is cut off")
-        ref = f"{added}^"
+        ref = working(f"{added}^")
         # Upgrades are promised from version 1 of the API on (docs/decisions/0080).
         if not git("ls-tree", "--name-only", ref, "service/rpc/session_service.py"):
             pytest.skip("the release before is older than version 1 of the API")

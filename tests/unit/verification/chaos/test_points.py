@@ -12,7 +12,7 @@ from verification.sweep import running
 #: A boundary that is taken away is to be noticed.
 LEAST_POINTS = 147
 #: Several places do the same, on purpose.
-SHARED = {"calls.renew", "queue.hint"}
+SHARED = {"calls.renew", "commit.step", "queue.hint"}
 
 
 @pytest.mark.prove
