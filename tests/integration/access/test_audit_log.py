@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from uuid import uuid4
 
 import psycopg
@@ -50,8 +51,12 @@ def entry(target: str) -> AuditEntry:
 
 
 async def test_an_event_commits_with_its_action_or_not_at_all(database: Database) -> None:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await audit.record(tx, entry("a"))
+    async def write() -> None:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await audit.record(tx, entry("a"))
+
+    # Outside of all calls.
+    await asyncio.create_task(write(), context=Context())
 
     async def fail() -> None:
         async with database.transaction(DEFAULT_TENANT) as tx:
