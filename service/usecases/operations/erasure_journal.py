@@ -77,8 +77,11 @@ class ErasureJournal:
             await asyncio.sleep(RETRY_SECONDS)
             try:
                 await self._append_all()
-            except (JournalBroken, StorageError) as error:
+            except JournalBroken as error:
                 _log.error("cannot write the erasure journal", cause=str(error))
+            except StorageError as error:
+                # Nothing new can be erased meanwhile; that the database is away is said elsewhere.
+                _log.debug("cannot read erasures for the journal", cause=str(error))
 
     async def compare(self) -> JournalComparison:
         """Repeats what the database has missed, and appends what the journal has missed.
