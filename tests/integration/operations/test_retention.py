@@ -249,7 +249,7 @@ async def test_a_pass_that_is_killed_continues_where_it_was(
 
     def kill(boundary: str) -> None:
         nonlocal passed
-        passed += boundary == "retention.remove:commit"
+        passed += boundary == "retention-remove:commit"
         if passed == 4:
             raise Killed
 
@@ -441,7 +441,7 @@ async def test_a_crash_between_batches_expires_no_chunk_twice(
 
     def kill(boundary: str) -> None:
         nonlocal passed
-        passed += boundary == f"retention.remove:{step}"
+        passed += boundary == f"retention-remove:{step}"
         if passed == 2:
             raise Killed
 
