@@ -15,15 +15,11 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
-from sbom import SERVICE, needed, python_licenses
+from sbom import SERVICE, needed, python_component, python_licenses, valid_json
 
 ROOT = Path(__file__).parents[2]
 #: What an installation may have, besides what only tests and tools need.
@@ -89,7 +85,11 @@ def _refused(licences: Mapping[str, str]) -> Iterator[str]:
 def _bill(
     parts: Mapping[str, Distribution], hashes: Mapping[str, list[str]], service: Distribution
 ) -> str:
-    components = {name: _component(one, hashes[name]) for name, one in parts.items()}
+    components = {
+        # Where a release has several files, it is not known which one is installed.
+        name: python_component(one, hashes[name] if len(hashes[name]) == 1 else ())
+        for name, one in parts.items()
+    }
     root = Component(
         type=ComponentType.APPLICATION,
         bom_ref=f"pypi:{SERVICE}",
@@ -110,27 +110,7 @@ def _bill(
     for name, one in {SERVICE: service, **parts}.items():
         known = {**components, SERVICE: root}
         bom.register_dependency(known[name], [known[n] for n in needed(one, parts)])
-    text: str = JsonV1Dot6(bom).output_as_string(indent=1)
-    fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
-    if fault is not None:
-        sys.exit(f"the list of parts is no valid CycloneDX: {fault}")
-    return text + "\n"
-
-
-def _component(found: Distribution, hashes: list[str]) -> Component:
-    name = canonicalize_name(found.name)
-    return Component(
-        type=ComponentType.LIBRARY,
-        bom_ref=f"pypi:{name}",
-        name=found.name,
-        version=found.version,
-        description=found.metadata.get("Summary"),
-        purl=PackageURL("pypi", name=name, version=found.version),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in hashes[:1]]
-        if len(hashes) == 1
-        else [],
-        licenses=python_licenses(found),
-    )
+    return valid_json(bom) + "\n"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.parser import HeaderParser
 from importlib.metadata import Distribution, distributions
@@ -51,7 +51,7 @@ def main() -> None:
     }
     hashes = dict(pair for report in options.report for pair in _hashes(report))
     python = {
-        name: _python_component(found, hashes[name]) for name, found in sorted(installed.items())
+        name: python_component(found, [hashes[name]]) for name, found in sorted(installed.items())
     }
     service = python.pop(SERVICE)
     service.type = ComponentType.APPLICATION
@@ -73,11 +73,16 @@ def main() -> None:
         bom.register_dependency(
             everything[name], [everything[one] for one in needed(found, installed)]
         )
-    text = JsonV1Dot6(bom).output_as_string(indent=1)
+    print(valid_json(bom))
+
+
+def valid_json(bom: Bom) -> str:
+    """Returns the text of a list of parts; exits where it is not valid."""
+    text: str = JsonV1Dot6(bom).output_as_string(indent=1)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if fault is not None:
         sys.exit(f"the list of parts is no valid CycloneDX: {fault}")
-    print(text)
+    return text
 
 
 def _hashes(report: Path) -> Iterator[tuple[str, str]]:
@@ -88,7 +93,8 @@ def _hashes(report: Path) -> Iterator[tuple[str, str]]:
         yield canonicalize_name(one["metadata"]["name"]), sha256
 
 
-def _python_component(found: Distribution, sha256: str) -> Component:
+def python_component(found: Distribution, hashes: Sequence[str]) -> Component:
+    """Returns a distribution as a part, with the SHA-256 of the file that it is from."""
     name = canonicalize_name(found.name)
     recorded = [file for file in found.files or () if ".." not in file.parts]
     left_out = sum(not Path(str(found.locate_file(file))).exists() for file in recorded)
@@ -99,7 +105,7 @@ def _python_component(found: Distribution, sha256: str) -> Component:
         version=found.version,
         description=found.metadata.get("Summary"),
         purl=PackageURL("pypi", name=name, version=found.version),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in hashes],
         licenses=python_licenses(found),
         properties=[Property(name="palimpsest:files_left_out", value=str(left_out))]
         if left_out

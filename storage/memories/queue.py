@@ -80,7 +80,7 @@ class QueueScan:
     #: The cycle in which the work classes of a tenant take turns.
     cycle: Sequence[WorkClass]
     bound: Bound
-    #: Of tenants with equal rights the one after this goes first.
+    #: The first one after this tenant goes first among those with equal rights.
     after: UUID
 
 

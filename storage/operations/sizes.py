@@ -61,7 +61,7 @@ class TableSize:
 
 
 def _measured(table: str) -> str:
-    # Of values that are stored apart, and not read for it, their compressed size.
+    # Values that are stored apart count with their compressed size, and are not read for it.
     columns = metadata.tables[table].columns.keys()
     size = " + ".join(f"coalesce(pg_column_size({name}), 0)" for name in columns)
     return f"""

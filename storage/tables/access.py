@@ -62,7 +62,7 @@ audit_event = Table(
     Column("memory", Text, nullable=False),
     Column("target", Text, nullable=False),
     Column("details", JSONB, nullable=False),
-    # Of the event and of the digest before it.
+    # SHA-256 of the event and of the digest before it.
     Column("digest", LargeBinary, nullable=False),
     PrimaryKeyConstraint("tenant_id", "sequence", name="audit_event_pkey"),
     _of_tenant("audit_event_tenant_fkey"),

@@ -303,7 +303,7 @@ def test_probes_ask_what_listens(values: Path) -> None:
             if container["name"] == "api":
                 listen = container["args"][container["args"].index("--listen") + 1]
                 assert ports["grpc"] == int(listen.rpartition(":")[2])
-            # Of the API as well: Kubernetes asks by gRPC without TLS only.
+            # The API is no exception: Kubernetes asks by gRPC without TLS only.
             asked = [(one["httpGet"]["path"], ports[one["httpGet"]["port"]]) for one in probes]
             assert asked == [("/readyz", metrics), ("/readyz", metrics), ("/livez", metrics)]
 

@@ -62,7 +62,7 @@ class Deployment:
     """What a run needs."""
 
     client: palimpsest.Client
-    #: Of the superuser.
+    #: The URL of the superuser.
     database_url: str
     delete: Delete
 

@@ -146,7 +146,7 @@ class AuditEvent:
 class AuditHead:
     """The end of an audit log: kept elsewhere, it shows later that nothing was cut off."""
 
-    #: Of the newest event; 0 without one.
+    #: The sequence of the newest event; 0 without one.
     sequence: int
     digest: bytes
 

@@ -40,9 +40,9 @@ class ImportedRecord:
     #: Its own id, by which the same record is recognized in another file; empty: it has none.
     id: str
     text: str = ""
-    #: Of a message.
+    #: The role of a message: "user", "assistant" …
     role: str = ""
-    #: Of a step of an agent.
+    #: What an agent thought and did in a step.
     observation: str = ""
     thought: str = ""
     action: str = ""

@@ -42,7 +42,7 @@ class ErasureRequest:
     principal: str = "local"
     #: The client's own words, up to MAX_REASON characters; may be empty.
     reason: str = ""
-    #: Of an erasure that the journal repeats in a restored database; else a new id.
+    #: The id where the journal repeats an erasure in a restored database; None: a new one.
     erasure_id: UUID | None = None
     #: When it was asked for first; None is now.
     requested_at: datetime | None = None

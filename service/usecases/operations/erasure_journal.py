@@ -112,7 +112,7 @@ class ErasureJournal:
             ids = [(one.tenant_id, one.erasure_id) for one in entries]
             known = await erasures.known(tx, ids)
             here = await erasures.known_tenants(tx, {one.tenant_id for one in entries})
-        # Of a tenant that the backup did not have there is nothing to erase.
+        # There is nothing to erase of a tenant that the backup did not have.
         return [
             one
             for one in entries

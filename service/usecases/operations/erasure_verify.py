@@ -21,7 +21,7 @@ REDIS = "Redis"
 class ScanTargets:
     """Where a verification scans; None leaves a place out."""
 
-    #: Of a role that reads all rows: a superuser, or one with BYPASSRLS.
+    #: The URL of a role that reads all rows: a superuser, or one with BYPASSRLS.
     database_url: str | None = None
     #: The program.
     pg_dump: str = "pg_dump"

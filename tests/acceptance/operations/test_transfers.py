@@ -15,7 +15,7 @@ from tests.acceptance.operations.test_verify import fill
 from tests.support.fake_embeddings import fake_embeddings
 from tests.support.harness import Servers, api, worker
 
-#: Of what the session does not have.
+#: What the session does not have.
 UNUSED = {"dead_letter", "rejection", "rating", "budget", "redaction"}
 
 

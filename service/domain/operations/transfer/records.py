@@ -222,7 +222,7 @@ CHUNK = RecordKind(
         _id("source"),
         *_maybe("occurred_at", "timestamptz"),
         *_CREATED,
-        # Of a tombstone: its redaction, and the keyed digest of the content that it had.
+        # The redaction of a tombstone, and the keyed digest of the content that it had.
         *_maybe("redaction_id", "uuid"),
         *_maybe("digest", "bytea"),
     ),
