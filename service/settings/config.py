@@ -248,8 +248,9 @@ class Config(BaseModel):
     #: authentication: only for networks in which every member may do everything.
     insecure: bool = False
     #: `required`: each call needs valid credentials, which name its tenant; docs/guides/access.md.
-    #: `none`: every client is the default tenant and may do everything. Unset: `none` where only
-    #: this machine reaches the API, and with `insecure`; else `required`.
+    #: `none`: every client is the default tenant and may do everything. Unset: `required`
+    #: with `jwt_issuer` or `tls_client_ca_file`; else `none` where only this machine reaches the
+    #: API, and with `insecure`; else `required`.
     authentication: Literal["none", "required"] | None = None
     #: PEM file of the API's certificate, with those between it and its root. With it the API is
     #: served by TLS. Changed files apply to new connections, without a restart.

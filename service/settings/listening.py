@@ -57,6 +57,9 @@ def is_authenticated(config: Config) -> bool:
     """Returns whether each call needs a key, a token or a client certificate."""
     if config.authentication is not None:
         return config.authentication == "required"
+    if config.jwt_issuer is not None or config.tls_client_ca_file is not None:
+        # What terminates TLS may forward the calls of other machines to an address of this one.
+        return True
     return not config.insecure and not all(is_local(one) for one in addresses(config))
 
 

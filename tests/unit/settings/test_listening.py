@@ -109,6 +109,22 @@ def test_a_start_says_who_may_use_it(given: dict[str, Any], authenticated: bool,
     assert access_line(config).startswith(line)
 
 
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        {"jwt_issuer": "https://issuer.example.org", "jwt_audience": "memory"},
+        {"tls_client_ca_file": "/ca.pem", **TLS},
+    ],
+)
+@pytest.mark.parametrize("place", [{}, {"listen": "0.0.0.0:1", "insecure": True}])
+def test_what_verifies_tokens_or_certificates_requires_them_anywhere(
+    credentials: dict[str, Any], place: dict[str, Any]
+) -> None:
+    given = {**credentials, **place}
+    assert is_authenticated(Config.model_validate(given))
+    assert not is_authenticated(Config.model_validate({**given, "authentication": "none"}))
+
+
 def test_up_refuses_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_LISTEN", "0.0.0.0:0")
     with pytest.raises(output.CommandError, match="--insecure"):
