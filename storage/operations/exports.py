@@ -27,6 +27,8 @@ class MemoryCut:
     applied_position: int
     status: str
     created_at: datetime
+    #: What it is to read again.
+    reread_positions: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +72,8 @@ SELECT session_key, %(export)s::uuid, tenant_id, head, jsonb_build_object(
     'memories', coalesce((
         SELECT jsonb_agg(jsonb_build_object(
             'name', name, 'kind', kind, 'revision', revision, 'status', status,
-            'applied_position', applied_position, 'created_at', created_at
+            'applied_position', applied_position, 'created_at', created_at,
+            'reread_positions', reread_positions
         ) ORDER BY name COLLATE "C")
         FROM memory m WHERE m.session_key = s.session_key), '[]'),
     'pending', coalesce((
@@ -300,6 +303,7 @@ async def read(
 
 def cursor_of(row: Mapping[str, Any], memory: MemoryCut) -> Mapping[str, Any]:
     """Returns the cursor of a memory as of the cut, from its row by now."""
+    row = {**row, "reread_positions": memory.reread_positions}
     if row["revision"] == memory.revision:
         # A step may fail for good without a revision.
         return {**row, "status": memory.status}

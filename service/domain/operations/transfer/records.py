@@ -279,6 +279,8 @@ REVISION = RecordKind(
         _text("comment"),
         *_maybe("restored_revision", "bigint"),
         _text("schema_source", None),
+        # Of a quarantine, and of a step that reads again.
+        *_maybe("undone read_positions", "bigint[]"),
     ),
     keys=("revision",),
     of_memory=True,
@@ -390,6 +392,7 @@ CURSOR = RecordKind(
         RecordField(name="consolidated_tokens", type="bigint", default=0),
         *_maybe("fold_state losses", "jsonb"),
         *_maybe("seal_position", "bigint"),
+        *_maybe("reread_positions", "bigint[]"),
     ),
     keys=(),
     of_memory=True,

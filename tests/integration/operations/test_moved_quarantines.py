@@ -1,0 +1,46 @@
+"""Tests that quarantines and their effects move with a session."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from service.app.kinds import use_cases
+from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
+from storage.engine.database import Database
+from tests.integration.access.test_quarantine import drain, poisoned, quarantine
+from tests.integration.operations.test_retention import admin as admin
+from tests.integration.operations.test_transfers import content, exported, imported
+from tests.integration.support.scripted import SPEC
+
+Sql = Callable[..., Awaitable[list[tuple[object, ...]]]]
+
+
+async def digest_first(admin: Sql) -> None:
+    """Writes the digest of the first revision, which `make` leaves out."""
+    first = use_cases()["prism"].first(SPEC)
+    await admin("UPDATE revision SET digest = %s WHERE revision = 0", first.digest)
+
+
+async def again(database: Database, session: str = "s") -> list[int] | None:
+    key = session_key(DEFAULT_TENANT, session)
+    query = "SELECT reread_positions FROM memory WHERE session_key = %s AND memory_id = %s"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.fetch(query, (key, memory_id(key, "m")))
+    found: list[int] | None = rows[0][0]
+    return found
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+async def test_a_quarantine_moves_with_its_session(
+    database: Database, admin: Sql, is_read_again: bool
+) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    await digest_first(admin)
+    await quarantine(database)
+    assert await again(database) == [1, 3]
+    if is_read_again:
+        await drain(database)
+    file = await exported(database, "s")
+    await imported(database, file, "copy")
+    assert await again(database, "copy") == ([] if is_read_again else [1, 3])
+    assert content(await exported(database, "copy")) == content(file)
