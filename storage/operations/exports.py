@@ -257,7 +257,8 @@ def _statement(kind: RecordKind, *, is_later: bool) -> str:
     conditions = ["t.session_key = %(session)s"]
     if kind.of_memory:
         conditions.append("t.memory_id = %(memory)s")
-        if any(field.name == "revision" for field in kind.fields):
+        # The row of a memory that has moved on since is read, and changed to that of the cut.
+        if kind is not records.CURSOR and any(one.name == "revision" for one in kind.fields):
             conditions.append(_BY_REVISION)
     if kind.name in _WHERE:
         conditions.append(_WHERE[kind.name])

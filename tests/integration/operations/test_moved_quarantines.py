@@ -6,6 +6,7 @@ import pytest
 
 from service.app.kinds import use_cases
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.usecases.operations.exporting import Exporter
 from storage.engine.database import Database
 from tests.integration.access.test_quarantine import drain, poisoned, quarantine
 from tests.integration.operations.test_retention import admin as admin
@@ -44,3 +45,15 @@ async def test_a_quarantine_moves_with_its_session(
     await imported(database, file, "copy")
     assert await again(database, "copy") == ([] if is_read_again else [1, 3])
     assert content(await exported(database, "copy")) == content(file)
+
+
+async def test_the_cursor_is_that_of_the_cut(database: Database, admin: Sql) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    await digest_first(admin)
+    await quarantine(database)
+    parts = Exporter(database).export(DEFAULT_TENANT, "s")
+    header = await anext(parts)
+    await drain(database)
+    file = header + b"".join([part async for part in parts])
+    await imported(database, file, "copy")
+    assert await again(database, "copy") == [1, 3]
