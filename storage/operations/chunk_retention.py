@@ -16,15 +16,17 @@ from storage.search import posting_lists
 PRINCIPAL, REASON = "local", "retention"
 
 #: The last chunk of session s that all its memories have read for good. A sealed tree reads no
-#: more; the text after the last leaf of another one is still to be summarized.
+#: more; the text after the last leaf of another one is still to be summarized, also while it is
+#: being sealed. What a quarantine undid is to be read again.
 READ_BY_ALL = """coalesce((
     SELECT min(CASE
-        WHEN m.seal_position <= m.applied_position THEN s.head
+        WHEN m.status = 'sealed' THEN s.head
         WHEN m.kind = 'tree' THEN least(m.applied_position, coalesce((
             SELECT n.end_position - 1 FROM tree_node n
             WHERE n.session_key = m.session_key AND n.memory_id = m.memory_id AND n.level = 0
             ORDER BY n.number DESC LIMIT 1), 0))
-        ELSE m.applied_position END)
+        ELSE least(m.applied_position, (
+            SELECT min(again) - 1 FROM unnest(m.reread_positions) AS again)) END)
     FROM memory m WHERE m.session_key = s.session_key), s.head)"""
 #: The chunks that expire next, and how far: those before the first that is younger.
 _NEXT = f"""

@@ -1,4 +1,4 @@
-"""Tests that quarantines and their effects move with a session."""
+"""Tests that quarantines and their effects move with a session, and keep what they need."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,10 +8,12 @@ from service.app.kinds import use_cases
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.operations.exporting import Exporter
 from storage.engine.database import Database
-from tests.integration.access.test_quarantine import drain, poisoned, quarantine
+from tests.integration.access.test_quarantine import drain, poisoned, quarantine, said
 from tests.integration.operations.test_retention import admin as admin
+from tests.integration.operations.test_retention import age, retain, run, texts
 from tests.integration.operations.test_transfers import content, exported, imported
-from tests.integration.support.scripted import SPEC
+from tests.integration.support.scripted import SPEC, read
+from tests.integration.support.writing import append_chunks
 
 Sql = Callable[..., Awaitable[list[tuple[object, ...]]]]
 
@@ -57,3 +59,19 @@ async def test_the_cursor_is_that_of_the_cut(database: Database, admin: Sql) -> 
     file = header + b"".join([part async for part in parts])
     await imported(database, file, "copy")
     assert await again(database, "copy") == [1, 3]
+
+
+async def test_chunks_that_are_to_be_read_again_do_not_expire(
+    database: Database, admin: Sql
+) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    await quarantine(database)
+    await append_chunks(database, "s", [said("Dan: sings", "user")], first=5)
+    await age(admin, "chunk", 31)
+    await retain(database, chunk_days=30)
+    await run(database, admin)
+    assert "" not in await texts(admin)
+    await drain(database)
+    assert (await read(database)).applied_position == 5
+    await run(database, admin)
+    assert await texts(admin) == [""] * 5
