@@ -73,7 +73,7 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
     #: What rejections mean for readers; None leaves the stored ones.
     losses: Mapping[str, Any] | None = None
-    #: The revisions that a quarantine undoes, or the positions that it reads again.
+    #: The revisions that a quarantine undoes; the positions that it, or a release, reads again.
     undone: Sequence[int] | None = None
     read_positions: Sequence[int] | None = None
     #: What is left to be read again; None leaves that as it is.

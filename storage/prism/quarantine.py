@@ -92,7 +92,8 @@ SELECT c.position FROM chunk c
 WHERE c.session_key = %(session)s AND {_IS_READ} AND (
     c.position = ANY(%(positions)s::bigint[]) OR c.position = ANY(ARRAY(
         SELECT unnest(r.read_positions) FROM revision r
-        WHERE {_OF} AND r.kind = 'quarantine' AND NOT %(releases)s)))
+        WHERE {_OF} AND r.kind = 'quarantine'
+            AND (r.undone IS NOT NULL OR NOT %(releases)s))))
 ORDER BY 1
 """  # noqa: S608 - all of it is ours
 # Steps since then have passed chunks of it without reading them.
@@ -111,7 +112,8 @@ async def read_left(
 ) -> Sequence[int]:
     """Returns the positions of chunks that the undone revisions read and that may be read.
 
-    Unless a source is released also what was read again before, or was to be.
+    Besides, what earlier releases had the memory read. Unless a source is released also what was
+    read again before, or was to be.
     """
     values = {
         **_key(held),

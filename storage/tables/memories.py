@@ -141,7 +141,7 @@ revision = Table(
     Column("restored_revision", BigInteger),
     # The schema from this revision on, when it changed.
     Column("schema_source", Text),
-    # The earlier revisions that a quarantine undoes, or the positions that it reads again.
+    # The earlier revisions that a quarantine undoes; the positions that it, or a release, reads.
     Column("undone", ARRAY(BigInteger)),
     Column("read_positions", ARRAY(BigInteger)),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),

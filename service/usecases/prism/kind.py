@@ -106,7 +106,7 @@ class PrismUseCases(KindUseCases):
             if row.revision in undone:
                 continue
             positions = positions_of(row.kind, row.from_position, row.to_position)
-            if row.read_positions:
+            if row.read_positions and row.undone is None:
                 positions = row.read_positions[0], row.read_positions[-1]
             # A step may have much to compare.
             try:

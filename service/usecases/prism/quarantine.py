@@ -1,6 +1,7 @@
 """Undoes in PRISM memories what came from quarantined sources, and restores it on release."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -62,10 +63,10 @@ async def apply_quarantines(
         for one in scope.tainted | scope.quarantines
         if any(after < one <= upto for after, upto in lineage)
     ]
-    reread: list[int] = []
+    passed: Sequence[int] = ()
     if released is not None:
-        reread += await quarantine.read_held(tx, held, released.source, released.since)
-    if not moved and not reread:
+        passed = await quarantine.read_held(tx, held, released.source, released.since)
+    if not moved and not passed:
         return None
     # What was there before the first of them is there as it was, to the order of its keys.
     first = min(moved, default=held.revision + 1) - 1
@@ -74,9 +75,8 @@ async def apply_quarantines(
     start = newest if not moved else (await states.get_nearest(tx, *key, first)).memory(schema)
     past = await quarantine.read_past(tx, held, first, lineage)
     made = await beside(without, schema, start.value, past, scope.tainted)
-    reread += await quarantine.read_left(
-        tx, held, sorted(made.undone), releases=released is not None
-    )
+    left = await quarantine.read_left(tx, held, sorted(made.undone), releases=released is not None)
+    reread = sorted({*passed, *left})
     text = canonical(made.value)
     new = NewRevision(
         kind="quarantine",
@@ -86,6 +86,8 @@ async def apply_quarantines(
         base=text,
         comment=comment,
         undone=sorted(made.undone),
+        # Another release has to read them again: no step has.
+        read_positions=list(passed) or None,
         consolidated_tokens=0,
         entries=entries_after(
             schema,
@@ -101,10 +103,10 @@ async def apply_quarantines(
     )
     with step_traces.commit(held, new) as traced:
         await revisions.commit_revision(tx, held, traced, has_work=None)
-    await quarantine.read_again(tx, held, sorted(set(reread)))
+    await quarantine.read_again(tx, held, reread)
     return UndoneRevisions(
         revision=held.revision + 1,
         undone=len(made.undone),
-        reread=len(set(reread)),
+        reread=len(reread),
         dropped_edits=made.dropped_edits,
     )

@@ -164,6 +164,24 @@ async def test_what_comes_while_it_is_quarantined_waits_for_the_release(
     assert found["Cyd"] == "plays chess"
 
 
+async def test_what_was_held_is_read_after_each_release(database: Database) -> None:
+    await poisoned(database)
+    await quarantine(database)
+    await append_chunks(database, "s", [said("Mal: is kind after all", "web")], first=5)
+    await drain(database)
+    await release(database)
+    await drain(database)
+    before = await topics(database)
+    assert before["Mal"] == "is kind after all"
+    for _ in range(2):
+        await quarantine(database)
+        await drain(database)
+        assert await topics(database) == {"Ann": "likes tea", "Ben": "owns a boat"}
+        await release(database)
+        await drain(database)
+        assert await topics(database) == before
+
+
 async def test_changes_by_hand_between_stay(database: Database) -> None:
     await poisoned(database)
     await edit(database, "$.topics.Ben", "sold the boat")

@@ -30,7 +30,7 @@ class RevisionRow:
     digest: bytes
     #: The revision that a rollback restores.
     restored_revision: int | None
-    #: The revisions that a quarantine undoes, or the positions that it reads again.
+    #: The revisions that a quarantine undoes; the positions that it, or a release, reads again.
     undone: Sequence[int] | None = None
     read_positions: Sequence[int] | None = None
 
