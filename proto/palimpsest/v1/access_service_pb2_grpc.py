@@ -328,8 +328,11 @@ class AccessServiceServicer(object):
         with the value that its other amendments give: what was there before is there again,
         later changes at the same place stay, and so do changes by hand. Consolidations after
         it, and what repeats it, are undone as well. Chunks of other sources that the same steps
-        read are read again, by revisions of kind QUARANTINE. What comes from the source later is
-        held: appended, and read by nothing. Recorded in the audit log.
+        read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
+        its place was made by what is undone, or by reading again after an earlier quarantine:
+        `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
+        comes from the source later is held: appended, and read by nothing. Recorded in the audit
+        log.
         Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
         ListChunks still show the past. Trees and state memories read nothing of the source from
         now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
@@ -342,8 +345,8 @@ class AccessServiceServicer(object):
         """Ends the quarantine of a source, which has the level from before again.
 
         Guarantees: one transaction. Where nothing else happened, each memory has exactly the
-        value from before the quarantine; later changes are applied to it. Then memories read what
-        was held. Recorded in the audit log.
+        value from before the quarantine; later changes are applied to it, and changes by hand
+        dropped as by QuarantineSource. Then memories read what was held. Recorded in the audit log.
         Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

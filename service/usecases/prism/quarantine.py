@@ -52,17 +52,17 @@ async def apply_quarantines(
 ) -> UndoneRevisions | None:
     """Commits the value that rests on no quarantined source, as one revision.
 
-    None, and nothing is written, where that is the value already and nothing is to be read again.
+    None, and nothing is written, where that is the value already and nothing is to be read again:
+    what was edited by hand and read since an earlier quarantine stays.
     The caller has the memory from `lock`, and its work fenced off.
     """
     key = (held.session_key, held.memory_id)
     lineage = await history.committed_lineage(tx, *key, held.revision)
     scope = await quarantine.read_scope(tx, held)
-    moved = [
-        one
-        for one in scope.tainted | scope.quarantines
-        if any(after < one <= upto for after, upto in lineage)
-    ]
+    rests = {one for one in scope.tainted if _leads(lineage, one)}
+    if released is None and rests <= set(await history.quarantined(tx, *key, held.revision)):
+        return None
+    moved = [one for one in scope.tainted | scope.quarantines if _leads(lineage, one)]
     passed: Sequence[int] = ()
     if released is not None:
         passed = await quarantine.read_held(tx, held, released.source, released.since)
@@ -110,3 +110,8 @@ async def apply_quarantines(
         reread=len(reread),
         dropped_edits=made.dropped_edits,
     )
+
+
+def _leads(lineage: Sequence[tuple[int, int]], revision: int) -> bool:
+    """Returns whether a revision is one of those that led to the present state."""
+    return any(after < revision <= upto for after, upto in lineage)

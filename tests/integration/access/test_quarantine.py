@@ -199,6 +199,20 @@ async def test_changes_by_hand_between_stay(database: Database) -> None:
     )
 
 
+@pytest.mark.parametrize("source", ["mail", "web"])
+async def test_a_quarantine_of_nothing_new_changes_nothing(database: Database, source: str) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    await quarantine(database)
+    await drain(database)
+    await edit(database, "$.topics.Ben", "sold the boat")
+    before = await read(database)
+    (memory,) = (await quarantine(database, source)).memories
+    assert memory.undone is None
+    assert (await drain(database)).asked == []
+    assert (await read(database)).revision == before.revision
+    assert await topics(database) == {"Ann": "likes tea", "Ben": "sold the boat"}
+
+
 async def test_two_sources_are_released_in_any_order(database: Database) -> None:
     await poisoned(database)
     before = canonical(await value(database))
