@@ -992,7 +992,7 @@ class RedactChunksRequest(_message.Message):
     text: _builtins.str
     """All chunks that contain this text in any part: text, role, thread, source, a key or
     value of metadata. Both are compared in Unicode's normal form NFKC, with single
-    blanks. 3 to 1,000 characters.
+    blanks and none at their ends. 3 to 1,000 characters, also in that form.
     """
     case_sensitive: _builtins.bool
     """Optional. The case of `text` counts."""

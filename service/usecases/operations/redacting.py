@@ -41,6 +41,8 @@ from storage.log.selecting import PAGE_CHUNKS, Selection
 from storage.operations import derived
 from storage.operations.derived import RedactionRemoval
 
+#: The shortest text that is searched, in normal form, in characters.
+MIN_TEXT_CHARACTERS = 3
 #: Calls of one transaction of a removal.
 BATCH_ROWS = 2000
 #: Transactions that a call adds to its own before it leaves the rest to workers.
@@ -93,7 +95,8 @@ class Redactor:
     async def redact(
         self, tenant_id: UUID, wanted: RedactionRequest, request: ErasureRequest = BY_SERVICE
     ) -> RedactionResult:
-        """Redacts chunks. Raises NotFound, InvalidInput (too many)."""
+        """Redacts chunks. Raises NotFound, InvalidInput (too many, or a text that is too short)."""
+        _check(wanted.selection)
         key = session_key(tenant_id, wanted.session)
         # The log may be long, and appends do not wait while it is searched.
         found, searched = await self._found(tenant_id, wanted)
@@ -210,6 +213,18 @@ class Redactor:
             kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=redaction_id
         )
         self._wake_ups.add([item])
+
+
+def _check(selection: Selection) -> None:
+    """Refuses a text that almost every chunk contains, as of blanks. Raises InvalidInput."""
+    text = normalized(selection.text, is_exact=selection.is_exact)
+    if selection.text and len(text) < MIN_TEXT_CHARACTERS:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"text: without blanks at its ends it has {len(text)} characters; write at least"
+            f" {MIN_TEXT_CHARACTERS}, or redact by positions",
+            field="text",
+        )
 
 
 async def remove_redacted(

@@ -263,18 +263,29 @@ async def test_chunks_that_are_kept_out_are_recognized_as_a_whole(database: Data
     await create(database, SPEC)
     await append_texts(database, "s", ["one", "The Cipher is 7."])
     await redact(database, keep_out=True, ranges=[(2, 2)])
-    await append_texts(database, "s", ["the cipher is 7", "the cipher is 7, they say"], first=3)
-    assert await texts_of(database) == ["one", "", "", "the cipher is 7, they say"]
+    said = ["the cipher is 7", "the cipher is 7, they say", "five"]
+    await append_texts(database, "s", said, first=3)
+    assert await texts_of(database) == ["one", "", "", *said[1:]]
     with pytest.raises(InvalidInput) as caught:
-        await redact(database, keep_out=True, text="e")
+        await redact(database, keep_out=True, ranges=[(1, 5)])
     assert caught.value.reason is Reason.TOO_MANY_CHUNKS
-    assert await texts_of(database) == ["one", "", "", "the cipher is 7, they say"]
+    assert await texts_of(database) == ["one", "", "", *said[1:]]
 
 
 async def test_too_many_chunks_are_refused(database: Database) -> None:
     await create(database, SPEC)
-    await append_texts(database, "s", ["x"] * 101)
+    await append_texts(database, "s", ["xyz"] * 101)
     with pytest.raises(InvalidInput) as caught:
-        await redact(database, text="x")
+        await redact(database, text="xyz")
     assert caught.value.reason is Reason.TOO_MANY_CHUNKS
     assert "" not in await texts_of(database)
+
+
+@pytest.mark.parametrize("text", ["   ", " a ", "\u3000\u2003\t", "a  "])
+async def test_a_text_that_any_chunk_contains_is_refused(database: Database, text: str) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["a b c", "d"])
+    with pytest.raises(InvalidInput) as caught:
+        await redact(database, text=text)
+    assert (caught.value.reason, caught.value.field) == (Reason.FIELD_INVALID, "text")
+    assert await texts_of(database) == ["a b c", "d"]
