@@ -17,17 +17,23 @@ from storage.engine.database import Transaction
 #: The kind of revisions without their content, and of those that remove it.
 REDACTION = "redaction"
 
-# A node that ends within the chunk was made of its beginning.
+# A node that ends within the chunk was made of its beginning. A quarantine that goes no longer
+# undoes what came before the chunk, so that goes as well, and is read again without its source.
 _MEMORIES = """
-SELECT m.memory_id, m.name, m.kind, m.revision, least(
-    (SELECT min(r.revision) FROM revision r
-     WHERE r.session_key = m.session_key AND r.memory_id = m.memory_id
-        AND r.to_position >= %(first)s AND r.to_position > r.from_position),
-    (SELECT min(n.revision) FROM tree_node n
-     WHERE n.session_key = m.session_key AND n.memory_id = m.memory_id
-        AND (n.end_position, n.end_offset) > (%(first)s, 0))
-) AS first_revision
-FROM memory m WHERE m.session_key = %(session)s
+SELECT m.memory_id, m.name, m.kind, m.revision, CASE WHEN t.first IS NOT NULL THEN least(t.first,
+    (SELECT min(u) FROM revision q, unnest(q.undone) AS u
+     WHERE q.session_key = m.session_key AND q.memory_id = m.memory_id
+        AND q.kind = 'quarantine' AND q.revision >= t.first)) END AS first_revision
+FROM memory m CROSS JOIN LATERAL (
+    SELECT least(
+        (SELECT min(r.revision) FROM revision r
+         WHERE r.session_key = m.session_key AND r.memory_id = m.memory_id
+            AND r.to_position >= %(first)s AND r.to_position > r.from_position),
+        (SELECT min(n.revision) FROM tree_node n
+         WHERE n.session_key = m.session_key AND n.memory_id = m.memory_id
+            AND (n.end_position, n.end_offset) > (%(first)s, 0))
+    ) AS first OFFSET 0) AS t
+WHERE m.session_key = %(session)s
 ORDER BY m.memory_id FOR UPDATE OF m
 """
 # What is under way may have read the chunks, also for a memory that has committed nothing of them.

@@ -19,9 +19,11 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.edit import Edit, Editor, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.operations.redacting import RedactionRequest, Redactor
 from storage.access import source_trust
 from storage.engine.database import Database
 from storage.engine.errors import Unreachable
+from storage.log.selecting import Selection
 from storage.prism import states
 from tests.integration.support.scripted import (
     ITEM,
@@ -314,3 +316,30 @@ async def test_levels_and_rollbacks_do_not_go_around_a_quarantine(database: Data
     assert [(one.source, one.trust, one.is_quarantined) for one in rules] == [
         ("web", Trust.UNVERIFIED, False)
     ]
+
+
+async def redact(database: Database, position: int) -> None:
+    redactor = Redactor(database, WakeUps(drop_wake_ups), b"token-key", max_chunks=10)
+    selection = Selection(ranges=[(position, position)])
+    await redactor.redact(DEFAULT_TENANT, RedactionRequest(session="s", selection=selection))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+async def test_a_redaction_restores_nothing_that_a_quarantine_undid(
+    database: Database, before: bool
+) -> None:
+    await poisoned(database)
+    if before:
+        await quarantine(database)
+        await append_chunks(database, "s", [said("Cyd: plays chess", "user")], first=5)
+    else:
+        await append_chunks(database, "s", [said("Cyd: plays chess", "user")], first=5)
+        await drain(database)
+        await quarantine(database)
+    await drain(database)
+    await redact(database, 5 if before else 3)
+    assert POISON not in canonical(await value(database))
+    script = await drain(database)
+    assert len(script.asked) == (0 if before else 1), "a quarantine that stays costs nothing"
+    rest = {"Ben": "owns a boat"} if before else {"Cyd": "plays chess"}
+    assert await topics(database) == {"Ann": "likes tea", **rest}
