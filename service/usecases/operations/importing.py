@@ -11,7 +11,6 @@ from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.memories.specs import spec_from_json
-from service.domain.operations import retention
 from service.domain.operations.transfer import records
 from service.domain.operations.transfer.blocks import (
     Block,
@@ -30,12 +29,17 @@ from service.domain.values.errors import (
     InvalidInput,
     PalimpsestError,
 )
-from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted
 from service.usecases.memories.kinds import KindUseCases
+from service.usecases.operations.import_rules import (
+    ImportRules,
+    check_answer,
+    check_session,
+    checked_chunk,
+)
 from service.usecases.operations.verify import verify_memory
 from service.usecases.tree.kind import imported_words
 from storage.access import audit
@@ -67,24 +71,27 @@ class Importer:
     """Imports sessions, in one server process."""
 
     def __init__(
-        self, database: Database, kinds: Mapping[str, KindUseCases], limits: Limits
+        self,
+        database: Database,
+        kinds: Mapping[str, KindUseCases],
+        limits: Limits,
+        rules: ImportRules | None = None,
     ) -> None:
         self._database = database
         self._kinds = kinds
         self._limits = limits
+        self._rules = rules or ImportRules()
 
     async def open(self, tenant_id: UUID, header_line: bytes, session: str) -> "ImportRun":
         """Begins an import under a name, or continues it where it was interrupted.
 
-        An empty name means that of the export. Raises InvalidInput, AlreadyExists, Conflict,
-        FailedPrecondition.
+        Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition.
         """
         try:
             header = Header.from_line(header_line)
         except FileInvalid as error:
             raise _invalid(error) from error
-        name = session or header.session
-        key = session_key(tenant_id, name)
+        key = session_key(tenant_id, session)
         if header.memories > self._limits.max_memories:
             limit = self._limits.max_memories
             said = f"it has {header.memories} memories, and a session here at most {limit}"
@@ -93,17 +100,19 @@ class Importer:
             await _refuse_redacted(tx, header.export_id)
             stored = await imports.get(tx, key)
             if stored is None or stored.finished_at is not None:
-                await self._begin(tx, key, name, header)
+                await self._begin(tx, key, session, header)
                 stored = await imports.get(tx, key)
         assert stored is not None, "it was begun in this transaction"
         if stored.export_id != header.export_id:
             raise FailedPrecondition(
                 Reason.IMPORT_UNFINISHED,
-                f"another import of session {name!r} is unfinished: continue it with its own"
+                f"another import of session {session!r} is unfinished: continue it with its own"
                 " file, or delete the session first",
-                {"session": name, "line": stored.line},
+                {"session": session, "line": stored.line},
             )
-        return ImportRun(self._database, self._kinds, self._limits, tenant_id, name, stored)
+        return ImportRun(
+            *(self._database, self._kinds, self._limits, self._rules), tenant_id, session, stored
+        )
 
     async def _begin(self, tx: Transaction, key: UUID, name: str, header: Header) -> None:
         begun = await imports.begin(
@@ -135,6 +144,7 @@ class ImportRun:
         database: Database,
         kinds: Mapping[str, KindUseCases],
         limits: Limits,
+        rules: ImportRules,
         tenant_id: UUID,
         name: str,
         stored: StoredImport,
@@ -142,6 +152,7 @@ class ImportRun:
         self._database = database
         self._kinds = kinds
         self._limits = limits
+        self._rules = rules
         self._tenant_id = tenant_id
         self.name = name
         self._key = session_key(tenant_id, name)
@@ -234,6 +245,9 @@ class ImportRun:
         elif kind is records.CHUNK:
             await self._add_chunks(tx, lines, rows)
         else:
+            if kind is records.ANSWER:
+                for (number, _), row in zip(lines, rows, strict=True):
+                    check_answer(number, row)
             if kind is records.NODE:
                 for row in rows:
                     row["leaf"] = await self._leaf(tx, row)
@@ -245,17 +259,7 @@ class ImportRun:
         if not await sessions.has_language(tx, row["language"]):
             said = f"the database cannot search texts in the language {row['language'][:60]!r}"
             raise FileInvalid(number, said)
-        if row["default_memory"] not in [one.value for one in DefaultMemory]:
-            raise FileInvalid(number, "its default memory is none that this release knows")
-        days = json.loads(row["retention"])
-        if not isinstance(days, dict) or not all(
-            name in retention.NAMES and type(value) is int and 0 <= value <= retention.MAX_DAYS
-            for name, value in days.items()
-        ):
-            raise FileInvalid(number, "its retention is none that this release knows")
-        metadata = json.loads(row["metadata"])
-        if not _are_texts(metadata) or len(metadata) > 16:
-            raise FileInvalid(number, "its metadata is not that of a session")
+        check_session(number, row)
         await imports.set_session(tx, self._key, row)
 
     async def _add_memory(self, tx: Transaction, number: int, row: Mapping[str, Any]) -> None:
@@ -274,15 +278,7 @@ class ImportRun:
     ) -> None:
         size = 0
         for (number, _), row in zip(lines, rows, strict=True):
-            try:
-                chunk = imports.chunk_of(row)
-            except (ValueError, TypeError) as error:
-                raise FileInvalid(number, "it is no chunk") from error
-            if not _are_texts(dict(chunk.metadata)):
-                raise FileInvalid(number, "its metadata is not that of a chunk")
-            if chunk.content_bytes() > self._limits.max_chunk_bytes:
-                limit = self._limits.max_chunk_bytes
-                raise FileInvalid(number, f"the chunk is larger than {limit:,} bytes")
+            chunk = checked_chunk(number, row, self._limits.max_chunk_bytes)
             if not chunk.is_redacted:
                 row["digest"] = f"\\x{chunk.digest().hex()}"
             elif row["digest"] is None or chunk.size_bytes():
@@ -392,10 +388,6 @@ def _group(line: _Line) -> tuple[str, str]:
     if not isinstance(memory, str) or not memory:
         raise FileInvalid(number, f"a {kind.name} needs the field 'memory'")
     return kind.name, memory
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
 def _invalid(error: FileInvalid) -> InvalidInput:
