@@ -47,6 +47,7 @@ from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.gauges import DeploymentGauges
+from service.usecases.operations.import_rules import ImportRules
 from service.usecases.operations.importing import Importer
 from service.usecases.operations.redacting import Redactor
 from service.usecases.operations.storage_usage import StorageUsage
@@ -142,7 +143,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     MemorySearch(database, searcher, memories, keys.token),
                     appender,
                     Exporter(database),
-                    Importer(database, use_cases(), config.limits),
+                    Importer(
+                        *(database, use_cases(), config.limits),
+                        ImportRules(pace=access.quotas.pace_import),
+                    ),
                     pages,
                     config.limits,
                     language=config.search_language,

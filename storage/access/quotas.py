@@ -18,17 +18,21 @@ _SESSIONS = """
 SELECT count(*) FROM (
     SELECT FROM session WHERE tenant_id = %(tenant)s AND name > '' LIMIT %(limit)s) AS counted
 """
+#: Imports are hidden until they are complete, and count from their beginning.
+_SHOW_HIDDEN = "SET LOCAL app.removing = 'on'"
+_IS_IMPORTED = """EXISTS (SELECT FROM session_import i
+    WHERE i.session_key = session.session_key AND i.finished_at IS NULL)"""
 # By the sessions of the tenant: memories have no index for it.
-_MEMORIES = """
+_MEMORIES = f"""
 SELECT count(*) FROM (
     SELECT FROM session JOIN memory USING (session_key)
-    WHERE session.tenant_id = %(tenant)s AND session.name > '' AND memory.deleted_at IS NULL
-    LIMIT %(limit)s) AS counted
-"""
-_BYTES = """
+    WHERE session.tenant_id = %(tenant)s AND session.name > ''
+        AND (memory.deleted_at IS NULL OR {_IS_IMPORTED}) LIMIT %(limit)s) AS counted
+"""  # noqa: S608 - as above
+_BYTES = f"""
 SELECT coalesce(sum(content_bytes), 0)::bigint FROM session
-WHERE tenant_id = %(tenant)s AND name > ''
-"""
+WHERE tenant_id = %(tenant)s AND name > '' AND (deleted_at IS NULL OR {_IS_IMPORTED})
+"""  # noqa: S608 - as above
 _COUNTS = {
     QuotaName.SESSIONS: _SESSIONS,
     QuotaName.MEMORIES: _MEMORIES,
@@ -58,5 +62,7 @@ async def write(tx: Transaction, quota: StoredQuota) -> None:
 
 async def count(tx: Transaction, name: QuotaName, limit: int) -> int:
     """Returns how much the transaction's tenant has: of sessions and memories up to `limit`."""
+    if name is not QuotaName.SESSIONS:
+        await tx.execute(_SHOW_HIDDEN, prepare=None)
     row = first(await tx.fetch(_COUNTS[name], {"tenant": tx.tenant_id, "limit": limit}))
     return 0 if row is None else int(row[0])

@@ -16,6 +16,7 @@ from service.usecases.access.lookups import CachedLookups
 from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.tenants import Tenants, as_tenant
 from service.usecases.log.idempotency import store_result
+from service.usecases.operations.import_rules import ImportAmounts
 from storage.access import audit, quotas
 from storage.access.quotas import StoredQuota
 from storage.engine.database import Database
@@ -118,7 +119,18 @@ class QuotaGuard:
                     break
                 await asyncio.sleep(wait)
 
-    async def check_room(self, tenant_id: UUID, name: QuotaName) -> None:
+    async def pace_import(self, tenant_id: UUID, amounts: ImportAmounts) -> None:
+        """Waits until the tenant's quotas allow a block of an import. Raises Exhausted."""
+        if amounts.memories:
+            await self.check_room(tenant_id, QuotaName.MEMORIES, adding=amounts.memories)
+        await self.check_room(tenant_id, QuotaName.STORED_BYTES)
+        rates = {
+            QuotaName.CHUNKS_PER_SECOND: amounts.chunks,
+            QuotaName.BYTES_PER_SECOND: amounts.size_bytes,
+        }
+        await self.pace(tenant_id, rates)
+
+    async def check_room(self, tenant_id: UUID, name: QuotaName, *, adding: int = 1) -> None:
         """Refuses what would exceed a quota of what is stored. Raises Exhausted.
 
         Calls at the same moment may exceed it together.
@@ -131,7 +143,7 @@ class QuotaGuard:
         else:
             async with self._database.transaction(tenant_id, name="quotas") as tx:
                 count = await quotas.count(tx, name, limit)
-        if count >= limit:
+        if count + adding > limit:
             raise exceeded(name, limit)
 
     @contextmanager

@@ -35,6 +35,7 @@ from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.operations.import_rules import (
+    ImportAmounts,
     ImportRules,
     check_answer,
     check_session,
@@ -183,8 +184,18 @@ class ImportRun:
             if block.check is None:
                 yield await self._finish(before)
             else:
+                self._check_counts()
+                await self._rules.pace(self._tenant_id, _amounts(block))
                 await self._write(before, block)
                 yield Imported(through_line=self._reader.line)
+
+    def _check_counts(self) -> None:
+        """Raises InvalidInput for more than the header promises, before it is written."""
+        promised = {"session": 1, "chunk": self._stored.head, "memory": self._stored.memories}
+        for name, count in promised.items():
+            if self._reader.counts[name] > count:
+                said = f"the header promises {count:,} of {name!r}, and there are more"
+                raise _invalid(FileInvalid(self._reader.line, said))
 
     def end(self) -> None:
         """Raises InvalidInput unless the file was complete."""
@@ -388,6 +399,13 @@ def _group(line: _Line) -> tuple[str, str]:
     if not isinstance(memory, str) or not memory:
         raise FileInvalid(number, f"a {kind.name} needs the field 'memory'")
     return kind.name, memory
+
+
+def _amounts(block: Block) -> ImportAmounts:
+    counts = Counter(one[records.RECORD] for one in block.records)
+    return ImportAmounts(
+        chunks=counts["chunk"], memories=counts["memory"], size_bytes=block.size_bytes
+    )
 
 
 def _invalid(error: FileInvalid) -> InvalidInput:

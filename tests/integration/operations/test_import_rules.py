@@ -1,20 +1,26 @@
 """Tests that an import writes nothing that the calls of the API refuse."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from service.app.kinds import use_cases
-from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header
-from service.domain.values.errors import InvalidInput
+from service.domain.access.quotas import QuotaName
+from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header, line_of
+from service.domain.values.errors import Exhausted, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
+from service.usecases.access import quotas as quotas_usecase
+from service.usecases.access.quotas import QuotaGuard
+from service.usecases.access.rate_limits import RateLimits
 from service.usecases.operations.import_rules import ImportRules
 from service.usecases.operations.importing import Importer
+from storage.access import quotas
 from storage.engine.database import Database
 
 AT = "2026-01-01T00:00:00Z"
@@ -105,3 +111,63 @@ async def test_metadata_has_the_limits_of_the_api(
 
 async def test_a_pending_answer_is_refused(database: Database) -> None:
     await refused(database, SESSION, answer(status="pending"), said="line 3: the answer is pending")
+
+
+class Quotas(RateLimits):
+    """The quotas of a tenant, without Redis; notes the rates that are used."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[QuotaName] = Counter()
+
+    async def take(self, tenant_id: UUID, name: QuotaName, *, rate: int, needed: int) -> float:
+        self.taken[name] += needed
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "refused"),
+    [
+        (QuotaName.STORED_BYTES, 100, True),
+        (QuotaName.STORED_BYTES, 101, False),
+        (QuotaName.MEMORIES, 1, True),
+        (QuotaName.MEMORIES, 2, False),
+    ],
+)
+async def test_what_is_stored_counts_while_it_is_hidden(
+    database: Database, monkeypatch: pytest.MonkeyPatch, name: QuotaName, limit: int, refused: bool
+) -> None:
+    monkeypatch.setattr(quotas_usecase, "COUNT_SECONDS", 0.0)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await quotas.write(tx, {name: limit})
+    guard = QuotaGuard(database, Limits(), Quotas(), seconds=600)
+    first = [SESSION, PRODUCER, chunk(1, text="x" * 100), memory("a", "tree")]
+    rules = ImportRules(pace=guard.pace_import)
+    sending = send(database, first, [memory("b", "tree")], memories=2, rules=rules)
+    if refused:
+        with pytest.raises(Exhausted) as found:
+            await sending
+        assert found.value.metadata == {"quota": name.value, "limit": str(limit)}
+    else:
+        await sending
+
+
+async def test_blocks_are_paced_by_the_rates(database: Database) -> None:
+    rates = {QuotaName.CHUNKS_PER_SECOND: 10, QuotaName.BYTES_PER_SECOND: 10_000}
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await quotas.write(tx, rates)
+    used = Quotas()
+    guard = QuotaGuard(database, Limits(), used, seconds=600)
+    lines = [[SESSION, PRODUCER, chunk(1)], [chunk(2), chunk(3)]]
+    await send(database, *lines, head=3, rules=ImportRules(pace=guard.pace_import))
+    size = sum(len(line_of(one)) for line in lines for one in line)
+    assert used.taken == dict(zip(rates, (3, size), strict=True))
+
+
+async def test_no_more_is_written_than_the_header_promises(database: Database) -> None:
+    said = "promises 1 of 'chunk', and there are more"
+    await refused(database, SESSION, PRODUCER, chunk(1), chunk(2), said=said)
+
+
+async def test_no_more_memories_are_written_than_the_header_promises(database: Database) -> None:
+    said = "promises 0 of 'memory', and there are more"
+    await refused(database, SESSION, memory("a", "tree"), said=said)

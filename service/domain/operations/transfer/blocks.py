@@ -235,6 +235,8 @@ class Block:
     records: Sequence[Mapping[str, Any]]
     #: None: it is the end of the file.
     check: Check | None
+    #: Of their lines.
+    size_bytes: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -309,6 +311,7 @@ class BlockReader:
             first_line=self.line + 1,
             records=records,
             check=None if is_end else Check.of(value, number),
+            size_bytes=self._size,
         )
         self.digest, self.line = bytes.fromhex(value[_SHA]), number
         self._block, self._size, self.is_ended = [], 0, is_end
