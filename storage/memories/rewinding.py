@@ -18,12 +18,14 @@ from storage.engine.database import Transaction
 REDACTION = "redaction"
 
 # A node that ends within the chunk was made of its beginning. A quarantine that goes no longer
-# undoes what came before the chunk, so that goes as well, and is read again without its source.
+# undoes what came before the chunk, nor does a release restore it: so that goes as well, and is
+# read again from the sources that count now.
 _MEMORIES = """
 SELECT m.memory_id, m.name, m.kind, m.revision, CASE WHEN t.first IS NOT NULL THEN least(t.first,
-    (SELECT min(u) FROM revision q, unnest(q.undone) AS u
+    (SELECT CASE WHEN bool_or(q.revision >= t.first) THEN min(u) END
+     FROM revision q LEFT JOIN LATERAL unnest(q.undone) AS u ON true
      WHERE q.session_key = m.session_key AND q.memory_id = m.memory_id
-        AND q.kind = 'quarantine' AND q.revision >= t.first)) END AS first_revision
+        AND q.kind = 'quarantine' AND q.undone IS NOT NULL)) END AS first_revision
 FROM memory m CROSS JOIN LATERAL (
     SELECT least(
         (SELECT min(r.revision) FROM revision r
@@ -89,7 +91,16 @@ _CONTENT = {
     "state_levels": _FROM,
     "dead_letter": f"{_OF} AND to_position > %(kept_position)s",
 }
-_KEPT = f"SELECT to_position, digest FROM revision WHERE {_OF} AND revision = %(kept)s"  # noqa: S608
+# What is left to be read again before the cursor, and what the revisions that go have read again.
+# All after it is read anyway.
+_KEPT = f"""
+SELECT to_position, digest, ARRAY(
+    SELECT p FROM (
+        SELECT unnest(reread_positions) FROM memory WHERE {_OF}
+        UNION SELECT unnest(read_positions) FROM revision WHERE {_FROM} AND kind = 'quarantine'
+    ) AS again (p) WHERE p <= kept.to_position ORDER BY p) AS reread
+FROM revision AS kept WHERE {_OF} AND revision = %(kept)s
+"""  # noqa: S608 - all of it is ours
 # One statement, since each row refers to the one before it.
 _EMPTY = f"""
 UPDATE revision SET kind = CASE WHEN kind = 'schema' THEN kind ELSE '{REDACTION}' END,
@@ -122,7 +133,8 @@ _MOVE = f"""
 UPDATE memory SET revision = revision + 1, applied_position = %(kept_position)s,
     status = 'active', has_work = true, ready_at = now(), attempts = 0, resting = false,
     wake_position = NULL, held_reason = NULL, waiting_model = NULL, waiting_cause = NULL,
-    consolidated_tokens = 0, fold_state = NULL, losses = NULL, entry_revision = 0
+    consolidated_tokens = 0, fold_state = NULL, losses = NULL, entry_revision = 0,
+    reread_positions = nullif(%(reread)s::bigint[], '{{}}')
 WHERE {_OF}
 """  # noqa: S608 - as above
 
@@ -142,8 +154,8 @@ async def rewind(
         "kept": touched.kept_revision,
         "revision": touched.revision,
     }
-    ((position, digest),) = await tx.fetch(_KEPT, values)
-    values |= {"kept_position": position, "digest": digest}
+    ((position, digest, reread),) = await tx.fetch(_KEPT, values)
+    values |= {"kept_position": position, "digest": digest, "reread": reread}
     if value is not None:
         values |= {"value": value[0], "digest": value[1]}
     removed: Counter[str] = Counter()

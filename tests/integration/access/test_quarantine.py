@@ -24,6 +24,7 @@ from storage.access import source_trust
 from storage.engine.database import Database
 from storage.engine.errors import Unreachable
 from storage.log.selecting import Selection
+from storage.prism import quarantine as prism_quarantine
 from storage.prism import states
 from tests.integration.support.scripted import (
     ITEM,
@@ -343,3 +344,63 @@ async def test_a_redaction_restores_nothing_that_a_quarantine_undid(
     assert len(script.asked) == (0 if before else 1), "a quarantine that stays costs nothing"
     rest = {"Ben": "owns a boat"} if before else {"Cyd": "plays chess"}
     assert await topics(database) == {"Ann": "likes tea", **rest}
+
+
+async def test_a_redaction_after_a_release_undoes_nothing_anew(database: Database) -> None:
+    await poisoned(database)
+    await quarantine(database)
+    await append_chunks(database, "s", [said("Cyd: plays chess", "user")], first=5)
+    await drain(database)
+    await release(database)
+    before = await topics(database)
+    await redact(database, 5)
+    await drain(database)
+    del before["Cyd"]
+    assert await topics(database) == before
+    assert before["Mal"] == f"{POISON} twice"
+
+
+async def test_after_a_redaction_no_chunk_is_read_twice(database: Database) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    (memory,) = (await quarantine(database)).memories
+    assert memory.undone is not None
+    assert memory.undone.reread == 2
+    await redact(database, 1)
+    script = await drain(database)
+    assert len(script.asked) == 1
+    assert await topics(database) == {"Ben": "owns a boat"}
+
+
+async def released(database: Database) -> None:
+    """Has a memory read a chunk after its release that it passed before."""
+    await make(database, [])
+    await quarantine(database)
+    await append_chunks(database, "s", [said("Mal: is kind", "web"), said("Cyd: is ill", "user")])
+    await drain(database)
+    await append_chunks(database, "s", [said("Dan: sails", "user")], first=3)
+    await drain(database)
+    await release(database)
+    await drain(database)
+    assert set(await topics(database)) == {"Mal", "Cyd", "Dan"}
+
+
+async def test_what_was_read_again_is_read_again_after_a_redaction(database: Database) -> None:
+    await released(database)
+    await redact(database, 3)
+    assert await topics(database) == {"Cyd": "is ill"}
+    await drain(database)
+    assert await topics(database) == {"Cyd": "is ill", "Mal": "is kind"}
+
+
+async def test_what_a_redaction_has_emptied_is_not_undone(database: Database) -> None:
+    await released(database)
+    await redact(database, 2)
+    await quarantine(database)
+    held: Any = await read(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.fetch("SELECT revision FROM revision WHERE kind = 'redaction'")
+        scope = await prism_quarantine.read_scope(tx, held)
+    assert rows
+    assert not scope.tainted & {row[0] for row in rows}
+    await drain(database)
+    assert await topics(database) == {"Dan": "sails"}
