@@ -64,7 +64,10 @@ async def run(
     token = _open.set(opened)
     try:
         result = await work()
-    except (PalimpsestError, StorageError, Repeated):
+    except (PalimpsestError, StorageError, Repeated) as error:
+        if opened.is_stored and _is_unjournalled(error):
+            # It is done, but its caller must know that a restored backup would not repeat it yet.
+            raise
         # A copy may have been committed meanwhile, or this one without its reply.
         if (response := await _response(database, tenant_id, request)) is None:
             raise
@@ -74,6 +77,10 @@ async def run(
     if not opened.is_stored:
         raise RuntimeError(f"{request.method} did not store the result of its request")
     return result
+
+
+def _is_unjournalled(error: Exception) -> bool:
+    return isinstance(error, PalimpsestError) and error.reason is Reason.ERASURE_JOURNAL_UNAVAILABLE
 
 
 def serialize_with(serialize: Callable[[Any], bytes]) -> None:

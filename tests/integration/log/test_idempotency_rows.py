@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from service.domain.log.appending import ClientRequest
-from service.domain.values.errors import AlreadyExists, InvalidInput
+from service.domain.values.errors import AlreadyExists, InvalidInput, Unavailable
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.log import idempotency
@@ -92,6 +92,20 @@ async def test_an_error_after_the_commit_finds_the_result(
     assert await run(database, DEFAULT_TENANT, one, broken, max_bytes=100) == b"a"
     with pytest.raises(Busy):
         await run(database, DEFAULT_TENANT, request("s"), lambda: _raised(error), max_bytes=100)
+
+
+async def test_a_failure_of_the_erasure_journal_is_reported(database: Database) -> None:
+    error = Unavailable(Reason.ERASURE_JOURNAL_UNAVAILABLE, "it is deleted, but")
+
+    async def unjournalled() -> str:
+        await mark(database, "a")
+        raise error
+
+    one = request()
+    with pytest.raises(Unavailable) as caught:
+        await run(database, DEFAULT_TENANT, one, unjournalled, max_bytes=100)
+    assert caught.value is error
+    assert await run(database, DEFAULT_TENANT, one, unjournalled, max_bytes=100) == b"a"
 
 
 async def _raised(error: Exception) -> str:
