@@ -64,7 +64,9 @@ def access_of(config: Config, database: Database, pages: Pages, journal: Erasure
         verifiers.append(CertificateVerifier(directory, config.mutual_tls_scopes))
     tenants = Tenants(database, changed)
     return Access(
-        authentication=Authentication(verifiers, required=listening.is_authenticated(config)),
+        authentication=Authentication(
+            verifiers, required=listening.is_authenticated(config), seconds=seconds
+        ),
         service=AccessService(
             tenants,
             Keys(database, tenants, changed, max_keys=config.limits.max_keys),

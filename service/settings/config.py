@@ -264,7 +264,7 @@ class Config(BaseModel):
     #: there are roots of client certificates.
     mutual_tls_listen: Annotated[str | None, AfterValidator(_checked_other_listen)] = None
     #: How long a server trusts what it has read of a key. A revoked key, or one of a suspended
-    #: tenant, may be accepted as long.
+    #: tenant, may be accepted as long. Streams verify their credentials as often.
     key_cache_seconds: Annotated[float, Field(gt=0, le=300)] = 10.0
     #: What clients may do whose certificate names a tenant, separated by commas.
     mutual_tls_scopes: Scopes = (Scope.READ, Scope.APPEND, Scope.ASK, Scope.EDIT)

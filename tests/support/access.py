@@ -84,6 +84,15 @@ class Caller:
         except aio.AioRpcError as error:
             raise Refused(error) from error
 
+    def stream(self, name: str) -> aio.StreamStreamCall[Any, Any]:
+        """Opens a method that streams in both directions, for at most 20 seconds."""
+        method = method_named(name)
+        out: Any = message_factory.GetMessageClass(method.output_type).FromString
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        return self._channel.stream_stream(path, serialized, out)(
+            metadata=self._metadata, timeout=20
+        )
+
     async def tenant(self, id: str, scopes: Sequence[int] = ALL, prefix: str = "") -> "Caller":
         """Creates a tenant, unless it is there, and returns a client with a key of it."""
         try:

@@ -181,8 +181,8 @@ class AccessServiceServicer(object):
         """Updates the display name of a tenant, or suspends or resumes it.
 
         Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
-        within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
-        would. Its data stays. The system tenant cannot be suspended.
+        within 10 seconds on every server (`key_cache_seconds`), streams under way within 20;
+        other calls under way end as they would. Its data stays. The system tenant cannot be suspended.
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -215,7 +215,7 @@ class AccessServiceServicer(object):
         """Deletes a tenant for good: with its sessions, keys, budgets and usage.
 
         Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
-        every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+        every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
         GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
         stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
         journal. The default tenant and the system tenant are FAILED_PRECONDITION
@@ -288,7 +288,8 @@ class AccessServiceServicer(object):
         """Revokes a key for good.
 
         Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
-        seconds on every server (`key_cache_seconds`); calls under way end as they would.
+        seconds on every server (`key_cache_seconds`), streams under way within 20; other calls
+        under way end as they would.
         Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

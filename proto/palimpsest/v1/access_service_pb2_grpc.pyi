@@ -65,8 +65,8 @@ class AccessServiceStub:
     """Updates the display name of a tenant, or suspends or resumes it.
 
     Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
-    within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
-    would. Its data stays. The system tenant cannot be suspended.
+    within 10 seconds on every server (`key_cache_seconds`), streams under way within 20;
+    other calls under way end as they would. Its data stays. The system tenant cannot be suspended.
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
     """
     GetQuota: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.GetQuotaRequest, _access_service_pb2.Quota]
@@ -87,7 +87,7 @@ class AccessServiceStub:
     """Deletes a tenant for good: with its sessions, keys, budgets and usage.
 
     Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
-    every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+    every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
     GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
     stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
     journal. The default tenant and the system tenant are FAILED_PRECONDITION
@@ -136,7 +136,8 @@ class AccessServiceStub:
     """Revokes a key for good.
 
     Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
-    seconds on every server (`key_cache_seconds`); calls under way end as they would.
+    seconds on every server (`key_cache_seconds`), streams under way within 20; other calls
+    under way end as they would.
     Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
     """
     SetSourceTrust: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.SetSourceTrustRequest, _access_service_pb2.SourceRule]
@@ -228,8 +229,8 @@ class AccessServiceAsyncStub(AccessServiceStub):
     """Updates the display name of a tenant, or suspends or resumes it.
 
     Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
-    within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
-    would. Its data stays. The system tenant cannot be suspended.
+    within 10 seconds on every server (`key_cache_seconds`), streams under way within 20;
+    other calls under way end as they would. Its data stays. The system tenant cannot be suspended.
     Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
     """
     GetQuota: _aio.UnaryUnaryMultiCallable[_access_service_pb2.GetQuotaRequest, _access_service_pb2.Quota]  # type: ignore[assignment]
@@ -250,7 +251,7 @@ class AccessServiceAsyncStub(AccessServiceStub):
     """Deletes a tenant for good: with its sessions, keys, budgets and usage.
 
     Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
-    every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+    every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
     GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
     stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
     journal. The default tenant and the system tenant are FAILED_PRECONDITION
@@ -299,7 +300,8 @@ class AccessServiceAsyncStub(AccessServiceStub):
     """Revokes a key for good.
 
     Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
-    seconds on every server (`key_cache_seconds`); calls under way end as they would.
+    seconds on every server (`key_cache_seconds`), streams under way within 20; other calls
+    under way end as they would.
     Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
     """
     SetSourceTrust: _aio.UnaryUnaryMultiCallable[_access_service_pb2.SetSourceTrustRequest, _access_service_pb2.SourceRule]  # type: ignore[assignment]
@@ -412,8 +414,8 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Updates the display name of a tenant, or suspends or resumes it.
 
         Guarantees: calls of a suspended tenant end with PERMISSION_DENIED (TENANT_SUSPENDED)
-        within 10 seconds on every server (`key_cache_seconds`); calls under way end as they
-        would. Its data stays. The system tenant cannot be suspended.
+        within 10 seconds on every server (`key_cache_seconds`), streams under way within 20;
+        other calls under way end as they would. Its data stays. The system tenant cannot be suspended.
         Safety: writes; idempotent; not destructive. Administrators of the system tenant only.
         """
 
@@ -452,7 +454,7 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Deletes a tenant for good: with its sessions, keys, budgets and usage.
 
         Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
-        every server (`key_cache_seconds`). Workers remove what it has, in batches; then
+        every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
         GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
         stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
         journal. The default tenant and the system tenant are FAILED_PRECONDITION
@@ -537,7 +539,8 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Revokes a key for good.
 
         Guarantees: calls with it end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10
-        seconds on every server (`key_cache_seconds`); calls under way end as they would.
+        seconds on every server (`key_cache_seconds`), streams under way within 20; other calls
+        under way end as they would.
         Safety: writes; idempotent; the key cannot be restored. A key may revoke itself.
         """
 

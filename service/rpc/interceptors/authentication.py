@@ -1,21 +1,32 @@
-"""Verifies the credentials of each call, before its messages are read."""
+"""Verifies the credentials of each call, before its messages are read, and of streams again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Protocol
 
+import grpc
 from google.protobuf import descriptor_pool
 
 from palimpsest.v1 import rules_pb2
 from service.domain.access.credentials import Credentials as Credentials
-from service.domain.access.identity import LOCAL_IDENTITY, Identity, Scope, set_identity
-from service.domain.values.errors import Unauthenticated
+from service.domain.access.identity import (
+    LOCAL_IDENTITY,
+    Identity,
+    Scope,
+    current_identity,
+    set_identity,
+)
+from service.domain.values.errors import PalimpsestError, PermissionDenied, Unauthenticated
 from service.domain.values.reasons import Reason
-from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.base import Around, Context, respond
+from storage.engine.errors import StorageError
 
 #: Bytes of an `authorization` header that are read; JSON Web Tokens are the longest.
 MAX_TOKEN_BYTES = 8192
+#: The credentials of a stream are not verified more often than once in so many seconds.
+MIN_VERIFY_SECONDS = 0.1
 
 _SCHEME = "bearer"
 
@@ -33,26 +44,86 @@ class CredentialVerifier(Protocol):
 class Authentication(Around):
     """Sets the identity of each call of our own services, and checks the method's scope.
 
-    Health checks and reflection are open.
+    A stream ends once its credentials are not valid any more; other calls are short. Health checks
+    and reflection are open.
     """
 
     def __init__(
-        self, verifiers: Sequence[CredentialVerifier] = (), *, required: bool = False
+        self,
+        verifiers: Sequence[CredentialVerifier] = (),
+        *,
+        required: bool = False,
+        seconds: float = 10.0,
     ) -> None:
-        """`required`: whether a call without credentials is refused, not served as local."""
+        """`required`: whether a call without credentials is refused, not served as local.
+
+        `seconds`: how often the credentials of a stream are verified again.
+        """
         super().__init__()
         self._verifiers = tuple(verifiers)
         self._required = required
+        self._seconds = max(seconds, MIN_VERIFY_SECONDS)
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Sets what `current_identity` returns. Raises Unauthenticated, PermissionDenied."""
-        if method.startswith("/palimpsest."):
+        if _is_ours(method):
             identity = await self._identity(context)
             # Before the check, so that what reports the refusal has its tenant.
             set_identity(identity)
             identity.require(required_scope(method))
         yield
+
+    def _wrap(self, method: str, handler: Any) -> Any:
+        if self._required and handler.response_streaming and _is_ours(method):
+            handler = self._watched(method, handler)
+        return super()._wrap(method, handler)
+
+    def _watched(self, method: str, handler: Any) -> Any:
+        """Returns the handler of a stream that ends once its credentials are not valid."""
+        streams_in = handler.request_streaming
+        inner = handler.stream_stream if streams_in else handler.unary_stream
+
+        async def streaming(request: Any, context: Context) -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(self._watch(method, context))
+                    await respond(inner(request, context), context)
+                    watching.cancel()
+            except BaseExceptionGroup as ended:
+                # The first has ended the other one.
+                first = ended.exceptions[0]
+                raise first from first.__cause__
+
+        wrap = (
+            grpc.stream_stream_rpc_method_handler
+            if streams_in
+            else grpc.unary_stream_rpc_method_handler
+        )
+        return wrap(streaming, handler.request_deserializer, handler.response_serializer)
+
+    async def _watch(self, method: str, context: Context) -> None:
+        """Verifies the credentials of a call until cancelled.
+
+        Raises Unauthenticated, PermissionDenied.
+        """
+        tenant_id = current_identity().tenant_id
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                identity = await self._identity(context)
+            except (Unauthenticated, PermissionDenied):
+                raise
+            except (PalimpsestError, StorageError):
+                # The database or the issuer is away: what was verified before is trusted.
+                continue
+            identity.require(required_scope(method))
+            if identity.tenant_id != tenant_id:
+                raise Unauthenticated(
+                    Reason.CREDENTIALS_INVALID,
+                    "the tenant was deleted, and there is another one of its name: call again",
+                    {"cause": "tenant"},
+                )
 
     async def _identity(self, context: Context) -> Identity:
         if not self._required:
@@ -71,6 +142,10 @@ class Authentication(Around):
             Reason.CREDENTIALS_MISSING,
             "this server requires authentication: send a key as `authorization: Bearer pk_…`",
         )
+
+
+def _is_ours(method: str) -> bool:
+    return method.startswith("/palimpsest.")
 
 
 def malformed(what: str) -> Unauthenticated:

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
+from grpc import aio
 
 from palimpsest.v1 import access_service_pb2 as pb
 from palimpsest.v1 import rules_pb2, session_service_pb2
@@ -122,6 +123,30 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
     importing = session_service_pb2.ImportSessionRequest(open=wanted)
     found = await refused(limited, "ImportSession", importing)
     assert found.reason == "SESSION_NOT_ALLOWED"
+
+
+@pytest.mark.parametrize("ends", ["key", "tenant"])
+async def test_a_stream_ends_once_its_key_is_revoked(operator: Caller, ends: str) -> None:
+    acme = await operator.tenant("acme")
+    await acme.call("CreateSession", create("a"))
+    made = await operator.key("acme")
+    stream = operator.with_token(made.key).stream("AppendChunks")
+    opening = session_service_pb2.AppendChunksRequest.Open(session="a", producer_id="p")
+    await stream.write(session_service_pb2.AppendChunksRequest(open=opening))
+    await stream.read()
+    if ends == "key":
+        revoke = pb.RevokeApiKeyRequest(tenant="acme", api_key=made.api_key.id)
+        await operator.call("RevokeApiKey", revoke)
+    else:
+        suspended = pb.Tenant(id="acme", suspended=True)
+        await operator.call(
+            "UpdateTenant",
+            pb.UpdateTenantRequest(tenant=suspended, update_mask=FieldMask(paths=["suspended"])),
+        )
+    with pytest.raises(aio.AioRpcError) as ended:
+        await stream.read()
+    reason = "CREDENTIALS_INVALID" if ends == "key" else "TENANT_SUSPENDED"
+    assert Refused(ended.value).reason == reason
 
 
 async def test_a_rotated_key_is_valid_until_its_overlap_ends(operator: Caller) -> None:

@@ -1,6 +1,8 @@
 """The identity of a call, from its headers to what it may do."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -28,8 +30,10 @@ from service.domain.access.identity import (
     may_use_session,
     tenant_mark,
 )
-from service.domain.values.errors import PermissionDenied, Unauthenticated
+from service.domain.values.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
+from service.domain.values.reasons import Reason
 from service.rpc.errors import code_of
+from service.rpc.interceptors import authentication
 from service.rpc.interceptors.authentication import (
     MAX_TOKEN_BYTES,
     Authentication,
@@ -38,6 +42,7 @@ from service.rpc.interceptors.authentication import (
 )
 from service.rpc.interceptors.session_limit import OPEN_METHODS, SessionLimit, check_sessions
 from service.rpc.server import _REGISTER
+from storage.engine.errors import Unreachable
 
 METHODS = [
     f"/{service.full_name}/{method.name}"
@@ -146,6 +151,105 @@ async def test_a_server_without_authentication_has_one_tenant_whatever_is_sent()
     for headers in ([], [("authorization", "Bearer good")], [("authorization", "nonsense")]):
         found = await identified(*headers, method=METHODS[0], required=False)
         assert found == LOCAL_IDENTITY
+
+
+class Changing:
+    """Verifies every token, and from the second time on as a test says."""
+
+    def __init__(self, *later: Identity | Exception) -> None:
+        self.later = list(later)
+        self.verified = 0
+        self.is_done = asyncio.Event()
+
+    async def verify(self, credentials: Credentials) -> Identity | None:
+        self.verified += 1
+        if self.verified == 1:
+            return LIMITED
+        if not self.later:
+            self.is_done.set()
+            return LIMITED
+        found = self.later.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+REVOKED = Unauthenticated(Reason.CREDENTIALS_INVALID, "the key was revoked: use another one")
+SUSPENDED = PermissionDenied(Reason.TENANT_SUSPENDED, "the tenant is suspended")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifies the credentials of streams as often as a test says."""
+    monkeypatch.setattr(authentication, "MIN_VERIFY_SECONDS", 0.0)
+
+
+def stream(verifier: Changing, inner: Any, *, required: bool = True) -> asyncio.Task[None]:
+    """Starts a stream that a handler serves."""
+    interceptor = Authentication([verifier], required=required, seconds=0.001)
+    handler: Any = grpc.unary_stream_rpc_method_handler(inner)
+    wrapped = interceptor._wrap("/palimpsest.v1.MemoryService/WatchMemory", handler)
+    sent = context(("authorization", "Bearer good"))
+    return asyncio.get_running_loop().create_task(wrapped.unary_stream(None, sent))
+
+
+async def forever(_: Any, __: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize(
+    ("later", "error"),
+    [
+        (REVOKED, REVOKED),
+        (SUSPENDED, SUSPENDED),
+        (replace(LIMITED, scopes=frozenset({Scope.ASK})), "SCOPE_MISSING"),
+        (replace(LIMITED, tenant_id=uuid4()), "CREDENTIALS_INVALID"),
+    ],
+)
+async def test_a_stream_ends_with_its_credentials(later: Any, error: Any) -> None:
+    with pytest.raises((Unauthenticated, PermissionDenied)) as refused:
+        await stream(Changing(LIMITED, later), forever)
+    assert refused.value is error or refused.value.reason == error
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_stream_goes_on_while_nothing_can_be_verified() -> None:
+    away = Unavailable(Reason.ISSUER_UNAVAILABLE, "the issuer is away: call again")
+    verifier = Changing(away, Unreachable("the database is away"))
+    call = stream(verifier, forever)
+    await verifier.is_done.wait()
+    assert not call.done()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert call.cancelled(), "its own cancellation is no refusal"
+
+
+@pytest.mark.usefixtures("often")
+async def test_nothing_is_verified_after_a_stream() -> None:
+    async def refuses(_: Any, __: Any) -> None:
+        raise NotFound(Reason.SESSION_NOT_FOUND, "there is none")
+
+    async def ends(_: Any, __: Any) -> None:
+        assert current_identity() == LIMITED
+
+    before = asyncio.all_tasks()
+    await stream(Changing(), ends)
+    with pytest.raises(NotFound):
+        await stream(Changing(), refuses)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_server_without_authentication_verifies_no_stream() -> None:
+    before = asyncio.all_tasks()
+
+    async def ends(_: Any, __: Any) -> None:
+        assert asyncio.all_tasks() - before == {asyncio.current_task()}
+
+    verifier = Changing()
+    await stream(verifier, ends, required=False)
+    assert not verifier.verified
 
 
 async def test_health_is_open() -> None:
