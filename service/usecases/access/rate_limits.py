@@ -59,8 +59,16 @@ class RateLimits:
             now = self._clock()
             if now < lease.empty_until:
                 return lease.empty_until - now
-            missing = needed - (lease.tokens if now < lease.valid_until else 0)
-            return await self._renew(lease, tenant_id, name, missing)
+            held = lease.tokens if now < lease.valid_until else 0
+            # They are this call's: others may not spend them while it waits.
+            lease.tokens = 0
+            wait = math.inf
+            try:
+                wait = await self._renew(lease, tenant_id, name, needed - held)
+            finally:
+                if wait:
+                    lease.tokens = held
+            return wait
 
     async def _renew(self, lease: _Lease, tenant_id: UUID, name: QuotaName, missing: int) -> float:
         wanted = max(missing, math.ceil(lease.rate * LEASE_SECONDS))

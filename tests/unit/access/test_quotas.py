@@ -146,6 +146,38 @@ async def test_calls_at_once_share_a_lease() -> None:
     assert shared.asked == 1
 
 
+@pytest.mark.parametrize("needed", [100, 200])
+async def test_a_lease_is_spent_once_while_it_is_renewed(needed: int) -> None:
+    shared = Shared()
+    limits = server(shared)
+    assert await limits.take(A, CHUNKS, rate=1000, needed=1) == 0
+    # 99 are left of the lease: a batch of all and more, and calls that come meanwhile.
+    calls = [limits.take(A, CHUNKS, rate=1000, needed=n) for n in (needed, *[1] * 99)]
+    assert await asyncio.gather(*calls) == [0.0] * 100
+    passed = 1 + needed + 99
+    assert await taken(limits, 2000, rate=1000) == 1000 - passed
+
+
+async def test_what_a_lease_has_stays_when_its_renewal_is_refused_or_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    limits = server(shared)
+    assert await taken(limits, 95, rate=100) == 95
+    assert await limits.take(A, CHUNKS, rate=100, needed=50) > 0
+    assert await taken(limits, 5, rate=100) == 5
+    shared.now += 10
+    assert await taken(limits, 1, rate=100) == 1
+
+    async def fails(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(shared, "take", fails)
+    with pytest.raises(asyncio.CancelledError):
+        await limits.take(A, CHUNKS, rate=100, needed=50)
+    assert await taken(limits, 9, rate=100) == 9
+
+
 async def test_a_batch_larger_than_the_rate_passes_and_is_paid_for() -> None:
     shared = Shared()
     limits = server(shared)
