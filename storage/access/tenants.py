@@ -34,6 +34,7 @@ _BY_NAME = f"SELECT {_COLUMNS} FROM tenant WHERE name = %s AND deleted_at IS NUL
 _BY_NAMES = f"SELECT {_COLUMNS} FROM tenant WHERE name = ANY(%s) AND deleted_at IS NULL"  # noqa: S608
 _OWN = f"SELECT {_COLUMNS} FROM tenant WHERE tenant_id = %s AND deleted_at IS NULL"  # noqa: S608
 _LOCK = f"{_OWN} FOR NO KEY UPDATE"
+_KEEP = "SELECT true FROM tenant WHERE tenant_id = %s AND deleted_at IS NULL FOR SHARE"
 _LIST = f"""
 SELECT {_COLUMNS} FROM tenant WHERE deleted_at IS NULL AND name COLLATE "C" > %s
 ORDER BY name COLLATE "C" LIMIT %s
@@ -85,6 +86,14 @@ async def lock(tx: Transaction) -> StoredTenant | None:
     """Returns the transaction's tenant, which no other changes until the end; None if deleted."""
     row = first(await tx.fetch(_LOCK, (tx.tenant_id,)))
     return None if row is None else _tenant(row)
+
+
+async def keep(tx: Transaction) -> bool:
+    """Keeps the transaction's tenant from being deleted before the end; False if it is already.
+
+    For what adds a session: its deletion finds all sessions, or they are not added.
+    """
+    return bool(await tx.fetch(_KEEP, (tx.tenant_id,)))
 
 
 async def update(tx: Transaction, change: TenantChange) -> StoredTenant:

@@ -2,15 +2,35 @@
 
 from uuid import UUID
 
-from service.domain.values.errors import Conflict, FailedPrecondition, NotFound, OutOfRange
+from service.domain.values.errors import (
+    Conflict,
+    FailedPrecondition,
+    NotFound,
+    OutOfRange,
+    Unauthenticated,
+)
 from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
+from storage.access import tenants
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
 from storage.log import sessions
 from storage.memories import memories, revisions
 from storage.memories.memories import StoredMemory
+
+
+async def keep_tenant(tx: Transaction) -> None:
+    """Keeps the transaction's tenant until its end. Raises Unauthenticated if it is deleted.
+
+    A server may trust its credentials for a while.
+    """
+    if not await tenants.keep(tx):
+        raise Unauthenticated(
+            Reason.CREDENTIALS_INVALID,
+            "the tenant was deleted: use credentials of another one",
+            {"cause": "tenant"},
+        )
 
 
 async def find_memory(tx: Transaction, session: str, name: str, *wanted: str) -> StoredMemory:

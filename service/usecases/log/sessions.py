@@ -13,7 +13,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.idempotency import store_result
-from service.usecases.log.lookup import being_deleted, session_not_found
+from service.usecases.log.lookup import being_deleted, keep_tenant, session_not_found
 from storage.engine.database import Database
 from storage.log import deleting, redacting, retention_turns, sessions
 from storage.log import pages as log_pages
@@ -44,7 +44,7 @@ async def create(
     retention: Retention = NO_POLICY,
 ) -> StoredSession:
     """Creates a session that is searched in `language`. Raises AlreadyExists, Conflict,
-    InvalidInput."""
+    InvalidInput, Unauthenticated (its tenant was deleted)."""
     async with database.transaction(tenant_id, name="sessions") as tx:
         if not await sessions.has_language(tx, language):
             raise InvalidInput(
@@ -55,6 +55,7 @@ async def create(
                 field="session.language",
             )
         key = session_key(tenant_id, name)
+        await keep_tenant(tx)
         made = await sessions.create(tx, key, name, language, metadata, default_memory, retention)
         is_going = made is None and await deleting.is_being_removed(tx, key, key)
         if is_going:

@@ -32,7 +32,7 @@ from service.domain.values.errors import (
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.settings.config import Limits
-from service.usecases.log.lookup import being_deleted
+from service.usecases.log.lookup import being_deleted, keep_tenant
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.operations.import_rules import (
     ImportAmounts,
@@ -86,7 +86,8 @@ class Importer:
     async def open(self, tenant_id: UUID, header_line: bytes, session: str) -> "ImportRun":
         """Begins an import under a name, or continues it where it was interrupted.
 
-        Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition.
+        Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition, Unauthenticated (its
+        tenant was deleted).
         """
         try:
             header = Header.from_line(header_line)
@@ -116,6 +117,7 @@ class Importer:
         )
 
     async def _begin(self, tx: Transaction, key: UUID, name: str, header: Header) -> None:
+        await keep_tenant(tx)
         begun = await imports.begin(
             tx,
             key,

@@ -1,24 +1,35 @@
 """A tenant is deleted: hidden at once, removed by workers, with a receipt; others stay."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
 
+from service.app.kinds import use_cases
 from service.domain.access.identity import ALL_SCOPES, LOCAL_IDENTITY, Identity, acting_as
 from service.domain.access.keys import NewKey
 from service.domain.log.erasures import ErasureKind
-from service.domain.values.errors import FailedPrecondition, NotFound, PermissionDenied
+from service.domain.operations.transfer.blocks import Header
+from service.domain.values.errors import (
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+)
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
+from service.settings.config import Limits
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.keys import Keys
 from service.usecases.access.tenants import Tenants
 from service.usecases.log import sessions
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.erasure_journal import ErasureJournal
+from service.usecases.operations.importing import Importer
 from service.usecases.operations.signing import check_signature
 from service.usecases.operations.tenant_removal import TenantRemover
 from storage.access import audit
@@ -120,6 +131,47 @@ async def test_a_deleted_tenant_leaves_its_receipt_and_its_audit_log(
     with pytest.raises(NotFound):
         await erasures_of(database).delete_tenant(name, "")
     assert await make_tenant(database, name, 1) != tenant, "the name is free"
+
+
+HEADER = Header(
+    session="s", export_id=uuid4(), exported_at=datetime.now(UTC), head=0, memories=0
+).to_line()
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+
+
+async def refused(work: Awaitable[object]) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        await work
+    assert (caught.value.reason, caught.value.metadata) == (
+        Reason.CREDENTIALS_INVALID,
+        {"cause": "tenant"},
+    )
+
+
+async def test_a_server_that_trusts_a_key_still_adds_no_session(database: Database) -> None:
+    name = f"t{uuid4().hex}"
+    tenant = await make_tenant(database, name, 1)
+    await erasures_of(database).delete_tenant(name, "")
+    importer = Importer(database, use_cases(), Limits())
+    for is_removed in (False, True):
+        await refused(sessions.create(database, tenant, "new", language="english"))
+        await refused(importer.open(tenant, HEADER, "new"))
+        if not is_removed:
+            await work(database, tenant, 1)
+    assert set(await rows(database, tenant)) == KEPT
+
+
+async def test_a_session_that_is_added_beside_a_deletion_waits_for_it(
+    database: Database,
+) -> None:
+    tenant = await make_tenant(database, f"t{uuid4().hex}", 0)
+    async with database.transaction(tenant) as tx:
+        await tenant_removal.delete_tenant(tx)
+        adding = asyncio.create_task(sessions.create(database, tenant, "new", language="english"))
+        async with database.sweeping() as other:
+            while await other.fetch(WAITING) == [(0,)]:
+                assert not adding.done()
+    await refused(adding)
 
 
 @pytest.mark.parametrize("name", ["default", "system"])
