@@ -26,7 +26,8 @@ _TAINTED = f"""
 SELECT r.revision FROM revision r
 WHERE {_OF} AND (
     (r.kind = 'step' AND EXISTS ({_READ_SINCE.format(read=_BY_STEP)}))
-    OR (r.read_positions IS NOT NULL AND EXISTS ({_READ_SINCE.format(read=_AGAIN)})))
+    OR (r.kind = 'quarantine' AND r.read_positions IS NOT NULL
+        AND EXISTS ({_READ_SINCE.format(read=_AGAIN)})))
 """  # noqa: S608 - all of it is ours
 _QUARANTINES = f"SELECT r.revision FROM revision r WHERE {_OF} AND r.kind = 'quarantine'"  # noqa: S608
 _KINDS = f"""
