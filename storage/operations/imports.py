@@ -112,7 +112,8 @@ async def begin(
 _ADVANCE = """
 UPDATE session_import SET line = %(line)s, digest = %(digest)s, counts = %(counts)s
 WHERE session_key = %(session)s AND export_id = %(export)s AND line = %(before)s
-    AND finished_at IS NULL
+    AND finished_at IS NULL AND NOT EXISTS (
+        SELECT FROM tenant t WHERE t.tenant_id = %(tenant)s AND t.deleted_at IS NOT NULL)
 """
 _LATER = f"""
 UPDATE removal SET ready_at = now() + interval '{KEEP_DAYS} days' WHERE session_key = %(session)s
@@ -129,12 +130,13 @@ async def advance(
     digest: bytes,
     counts: Mapping[str, int],
 ) -> bool:
-    """Moves an import on from line `before`; False when it is not there, or was deleted.
+    """Moves an import on from line `before`; False when it, or its tenant, was deleted.
 
     A compare-and-set, under the lock that a removal needs: two streams never write one block.
     """
     values = {
         "session": session_key,
+        "tenant": tx.tenant_id,
         "export": export_id,
         "before": before,
         "line": line,

@@ -23,6 +23,10 @@ WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
 _REVOKE = """
 UPDATE api_key SET revoked_at = now() WHERE tenant_id = %(tenant)s AND revoked_at IS NULL
 """
+# Imports that nothing continues are kept for days.
+_REMOVE_NOW = """
+UPDATE removal SET ready_at = now() WHERE tenant_id = %(tenant)s AND ready_at > now()
+"""
 _PENDING = (
     "SELECT tenant_id, erasure_id FROM erasure WHERE kind = 'tenant' AND completed_at IS NULL"
 )
@@ -59,11 +63,15 @@ WHERE tenant_id = %(tenant)s AND erasure_id = %(erasure)s
 
 
 async def delete_tenant(tx: Transaction) -> bool:
-    """Hides the transaction's tenant and revokes its keys; False when it is deleted already."""
+    """Hides the transaction's tenant and revokes its keys; False when it is deleted already.
+
+    What was to be removed later, unfinished imports among it, is removed now.
+    """
     values = {"tenant": tx.tenant_id}
     if not await tx.execute(_DELETE, values):
         return False
     await tx.execute(_REVOKE, values)
+    await tx.execute(_REMOVE_NOW, values)
     return True
 
 

@@ -12,8 +12,9 @@ from service.app.kinds import use_cases
 from service.domain.access.identity import ALL_SCOPES, LOCAL_IDENTITY, Identity, acting_as
 from service.domain.access.keys import NewKey
 from service.domain.log.erasures import ErasureKind
-from service.domain.operations.transfer.blocks import Header
+from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header
 from service.domain.values.errors import (
+    Conflict,
     FailedPrecondition,
     NotFound,
     PermissionDenied,
@@ -158,6 +159,23 @@ async def test_a_server_that_trusts_a_key_still_adds_no_session(database: Databa
         await refused(importer.open(tenant, HEADER, "new"))
         if not is_removed:
             await work(database, tenant, 1)
+    assert set(await rows(database, tenant)) == KEPT
+
+
+async def test_an_import_that_is_not_finished_is_removed_with_its_tenant(
+    database: Database,
+) -> None:
+    name = f"t{uuid4().hex}"
+    tenant = await make_tenant(database, name, 0)
+    importer = Importer(database, use_cases(), Limits())
+    run = await importer.open(tenant, HEADER, "s0")
+    await erasures_of(database).delete_tenant(name, "")
+    block = BlockWriter().close(ExportPlace(kind="session"))
+    with pytest.raises(Conflict) as caught:
+        async for _ in run.feed(block):
+            pass
+    assert caught.value.reason is Reason.IMPORT_CONFLICT
+    await work(database, tenant, 1)
     assert set(await rows(database, tenant)) == KEPT
 
 
