@@ -22,6 +22,7 @@ from service.llm.providers.prices import Prices
 from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
 from service.rpc.certificates import Certificates
+from service.rpc.convert.specs import check_spec
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
@@ -145,7 +146,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     Exporter(database),
                     Importer(
                         *(database, use_cases(), config.limits),
-                        ImportRules(pace=access.quotas.pace_import),
+                        ImportRules(
+                            check_spec=partial(check_spec, models),
+                            pace=access.quotas.pace_import,
+                        ),
                     ),
                     pages,
                     config.limits,

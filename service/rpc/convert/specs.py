@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from palimpsest.v1 import memories_pb2
@@ -24,7 +24,10 @@ from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_specs import MemorySpec, OnFailure, ReplyFormat
+from service.domain.values.reasons import Reason
+from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert.common import member_of, message_of
+from service.rpc.interceptors.validation import validate
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
@@ -57,6 +60,25 @@ def memory_spec(message: memories_pb2.Memory) -> MemorySpec:
 def write_spec(spec: MemorySpec, message: memories_pb2.Memory) -> None:
     """Writes a spec into a memory, with the schema as models are shown it."""
     getattr(message, spec.kind).CopyFrom(SPECS[spec.kind].write(spec))
+
+
+def check_spec(models: AllowedModels, spec: MemorySpec) -> None:
+    """Raises InvalidInput for a spec that is not from CreateMemory, and that it would refuse."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        # In a message 0 is the default: a spec has 0 itself only where that is allowed.
+        is_zero = value == 0 and type(field.default) is int and field.default
+        if field.default is not MISSING and (type(value) is not type(field.default) or is_zero):
+            said = f"{field.name}: it has a value that no spec can have"
+            raise InvalidInput(Reason.FIELD_INVALID, said, field=f"{spec.kind}.{field.name}")
+    message = memories_pb2.Memory()
+    try:
+        write_spec(spec, message)
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        said = "a field has a value of another type or range"
+        raise InvalidInput(Reason.FIELD_INVALID, said, field=spec.kind) from error
+    validate(getattr(message, spec.kind))
+    models.check_spec(spec, f"{spec.kind}.")
 
 
 def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:

@@ -278,11 +278,12 @@ class ImportRun:
     async def _add_memory(self, tx: Transaction, number: int, row: Mapping[str, Any]) -> None:
         try:
             spec = spec_from_json(row["kind"], json.loads(row["spec"]), None)
+            self._rules.check_spec(spec)
             spec.check(backlog_chunks=self._limits.backlog_chunks)
             self._kinds[row["kind"]].first(spec)
         except PalimpsestError as error:
             raise FileInvalid(number, f"its spec: {error.message}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise FileInvalid(number, "its spec is none that this release knows") from error
         await imports.add_memory(tx, self._key, memory_id(self._key, row["name"]), row)
 

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,10 +13,15 @@ import pytest
 from service.app.kinds import use_cases
 from service.domain.access.quotas import QuotaName
 from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header, line_of
+from service.domain.state.spec import StateSpec
+from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import Exhausted, InvalidInput
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.settings.config import Limits
+from service.llm.gateway.allowed import AllowedModels
+from service.rpc.convert.specs import check_spec
+from service.settings.config import Config, Limits
 from service.usecases.access import quotas as quotas_usecase
 from service.usecases.access.quotas import QuotaGuard
 from service.usecases.access.rate_limits import RateLimits
@@ -22,6 +29,7 @@ from service.usecases.operations.import_rules import ImportRules
 from service.usecases.operations.importing import Importer
 from storage.access import quotas
 from storage.engine.database import Database
+from tests.integration.support.scripted import SPEC
 
 AT = "2026-01-01T00:00:00Z"
 Record = dict[str, Any]
@@ -171,3 +179,35 @@ async def test_no_more_is_written_than_the_header_promises(database: Database) -
 async def test_no_more_memories_are_written_than_the_header_promises(database: Database) -> None:
     said = "promises 0 of 'memory', and there are more"
     await refused(database, SESSION, memory("a", "tree"), said=said)
+
+
+SPECS: dict[str, tuple[str, dict[str, Any]]] = {
+    "text": ("tree", {"segment_tokens": "abc"}),
+    "large": ("tree", {"segment_tokens": 10**30}),
+    "zero": ("tree", {"segment_tokens": 0}),
+    "one child": ("tree", {"max_children": 1}),
+    "fraction": ("tree", {"summary_tokens": 100.5}),
+    "flag": ("tree", {"reasoning": "yes"}),
+    "model": ("tree", {"model": 7}),
+    "address": ("tree", {"model": "openai/http://10.0.0.1/"}),
+    "not allowed": ("tree", {"navigation_model": "openai/other"}),
+    "period": ("state", {"period": 0}),
+    "pinned": ("state", {"pinned": [7]}),
+    "idle": ("state", {"idle_ms": 10**30}),
+    "linger": ("prism", {"schema_source": SPEC.schema_source, "linger_ms": 10**15}),
+    "schema": ("prism", {"schema_source": 7}),
+    "tokens": ("prism", {"schema_source": SPEC.schema_source, "chunk_tokens": -1}),
+}
+
+
+@pytest.mark.parametrize("what", list(SPECS))
+async def test_a_spec_that_no_call_accepts_is_refused(database: Database, what: str) -> None:
+    kind, spec = SPECS[what]
+    rules = ImportRules(check_spec=partial(check_spec, AllowedModels(Config())))
+    record = memory("m", kind, **spec)
+    await refused(database, SESSION, record, said="line 3: its spec", memories=1, rules=rules)
+
+
+@pytest.mark.parametrize("spec", [TreeSpec(), StateSpec(), SPEC, replace(SPEC, linger_ms=-1)])
+async def test_specs_of_earlier_releases_are_accepted(spec: MemorySpec) -> None:
+    check_spec(AllowedModels(Config()), replace(spec, model=""))
