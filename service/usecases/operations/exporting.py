@@ -140,11 +140,10 @@ def _begin(parts: Sequence[_Part], place: ExportPlace | None) -> tuple[int, tupl
             if not kind.keys:
                 return at + 1, ()
             try:
-                for name, value in zip(kind.keys, place.keys, strict=True):
-                    kind.field(name).from_json(value)
+                keys = zip(kind.keys, place.keys, strict=True)
+                return at, tuple(kind.field(name).from_json(value) for name, value in keys)
             except ValueError as error:
                 raise _wrong_check() from error
-            return at, place.keys
     raise _wrong_check()
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,6 +31,7 @@ from service.domain.values.errors import (
 )
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
+from service.llm.offloading import beside
 from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted, keep_tenant
 from service.usecases.memories.kinds import KindUseCases
@@ -54,8 +55,20 @@ from storage.operations import exports, imports, verifying
 from storage.operations.imports import RowsRefused, StoredImport
 from storage.prism import states
 
-#: A line with its number.
-_Line = tuple[int, Mapping[str, Any]]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RecordRun:
+    """Records of one kind and of one memory, which are written together."""
+
+    kind: RecordKind
+    memory: str
+    #: Numbers of their lines.
+    numbers: Sequence[int]
+    rows: Sequence[dict[str, Any]]
+
+    def numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields each row with the number of its line."""
+        return zip(self.numbers, self.rows, strict=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +191,7 @@ class ImportRun:
         while True:
             before = self._reader.line
             try:
-                block = next(blocks, None)
+                block = await beside(lambda: next(blocks, None))
             except FileInvalid as error:
                 raise _invalid(error) from error
             if block is None:
@@ -207,12 +220,13 @@ class ImportRun:
             raise _invalid(error) from error
 
     async def _write(self, before: int, block: Block) -> None:
-        lines = list(enumerate(block.records, block.first_line))
         try:
+            # Like what reads blocks, it takes long for a large one.
+            runs = await beside(_runs_of, block)
             async with self._database.transaction(self._tenant_id, name="import") as tx:
                 await self._advance(tx, before)
-                for of, together in groupby(lines, key=_group):
-                    await self._write_some(tx, *of, list(together))
+                for one in runs:
+                    await self._write_run(tx, one)
         except FileInvalid as error:
             raise _invalid(error) from error
         except RowsRefused as error:
@@ -239,27 +253,23 @@ class ImportRun:
                 {"session": self.name},
             )
 
-    async def _write_some(
-        self, tx: Transaction, name: str, memory: str, lines: Sequence[_Line]
-    ) -> None:
-        """Writes lines of one kind and of one memory."""
-        kind = records.KINDS[name]
-        rows = [values_of(record, number) for number, record in lines]
-        of = memory_id(self._key, memory) if kind.of_memory else None
+    async def _write_run(self, tx: Transaction, run: _RecordRun) -> None:
+        kind, rows = run.kind, run.rows
+        of = memory_id(self._key, run.memory) if kind.of_memory else None
         if kind is records.SESSION:
-            for (number, _), row in zip(lines, rows, strict=True):
+            for number, row in run.numbered():
                 await self._set_session(tx, number, row)
         elif kind is records.MEMORY:
-            for (number, _), row in zip(lines, rows, strict=True):
+            for number, row in run.numbered():
                 await self._add_memory(tx, number, row)
         elif kind is records.CURSOR:
-            for (number, _), row in zip(lines, rows, strict=True):
-                await self._set_cursor(tx, number, memory, row)
+            for number, row in run.numbered():
+                await self._set_cursor(tx, number, run.memory, row)
         elif kind is records.CHUNK:
-            await self._add_chunks(tx, lines, rows)
+            await self._add_chunks(tx, run)
         else:
             if kind is records.ANSWER:
-                for (number, _), row in zip(lines, rows, strict=True):
+                for number, row in run.numbered():
                     check_answer(number, row)
             if kind is records.NODE:
                 for row in rows:
@@ -287,11 +297,9 @@ class ImportRun:
             raise FileInvalid(number, "its spec is none that this release knows") from error
         await imports.add_memory(tx, self._key, memory_id(self._key, row["name"]), row)
 
-    async def _add_chunks(
-        self, tx: Transaction, lines: Sequence[_Line], rows: Sequence[dict[str, Any]]
-    ) -> None:
-        size = 0
-        for (number, _), row in zip(lines, rows, strict=True):
+    async def _add_chunks(self, tx: Transaction, run: _RecordRun) -> None:
+        size, rows = 0, run.rows
+        for number, row in run.numbered():
             chunk = checked_chunk(number, row, self._limits.max_chunk_bytes)
             if not chunk.is_redacted:
                 row["digest"] = f"\\x{chunk.digest().hex()}"
@@ -301,7 +309,7 @@ class ImportRun:
         await imports.insert(tx, self._key, records.CHUNK, rows)
         head = await imports.grow(tx, self._key, chunks=len(rows), size_bytes=size)
         wanted = range(head - len(rows) + 1, head + 1)
-        for (number, _), row, position in zip(lines, rows, wanted, strict=True):
+        for (number, row), position in zip(run.numbered(), wanted, strict=True):
             if row["position"] != position:
                 raise FileInvalid(number, f"position {position} is expected here")
 
@@ -392,8 +400,19 @@ async def _refuse_redacted(tx: Transaction, export_id: UUID) -> None:
         raise _invalid(FileInvalid(1, f"{said}: export it again"))
 
 
-def _group(line: _Line) -> tuple[str, str]:
-    """Returns what can be written with the line next to it: kind and memory."""
+def _runs_of(block: Block) -> list[_RecordRun]:
+    """Returns the records of a block, checked by themselves. Raises FileInvalid."""
+    lines = enumerate(block.records, block.first_line)
+    runs: list[_RecordRun] = []
+    for (kind, memory), together in groupby(lines, key=_kind_and_memory):
+        numbered = list(together)
+        numbers = [number for number, _ in numbered]
+        rows = [values_of(record, number) for number, record in numbered]
+        runs.append(_RecordRun(kind=records.KINDS[kind], memory=memory, numbers=numbers, rows=rows))
+    return runs
+
+
+def _kind_and_memory(line: tuple[int, Mapping[str, Any]]) -> tuple[str, str]:
     number, record = line
     memory = record.get("memory", "")
     kind = records.KINDS[record[records.RECORD]]

@@ -177,6 +177,9 @@ async def test_an_export_continues_after_each_check(database: Database, place: P
         assert rest == b"".join(lines[at + 1 :])
     with pytest.raises(InvalidInput):
         await exported(database, "s", (export_id, lines[1]))
+    # A week as the standard has it, which the database does not read.
+    usage = ExportPlace(kind="usage", keys=("", "2024-W01-1", "", "", "", False))
+    assert await exported(database, "s", (export_id, BlockWriter().close(usage)))
     with pytest.raises(NotFound) as refused:
         await exported(database, "s", (uuid4(), lines[checks[0]]))
     assert refused.value.reason is Reason.EXPORT_NOT_FOUND

@@ -20,6 +20,12 @@ from service.domain.operations.transfer.records import (
     RECORD,
     VERSION,
     RecordInvalid,
+    moment_of,
+)
+from service.domain.operations.transfer.shapes import (
+    MAX_BLOCK_VALUES,
+    ShapeRefused,
+    count_values,
 )
 from service.domain.values.json_values import check_text
 
@@ -106,20 +112,15 @@ class Header:
             )
         _check_seal(value, 1)
         try:
-            head, memories = value["head"], value["memories"]
-            if type(head) is not int or type(memories) is not int or min(head, memories) < 0:
-                raise ValueError("head")
             found = cls(
                 session=check_text(value["session"]),
                 export_id=UUID(value["export_id"]),
-                exported_at=datetime.fromisoformat(value["exported_at"]),
-                head=head,
-                memories=memories,
+                exported_at=moment_of(value["exported_at"]),
+                head=_count(value["head"]),
+                memories=_count(value["memories"]),
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise FileInvalid(1, "its header is incomplete") from error
-        if found.exported_at.tzinfo is None:
-            raise FileInvalid(1, "its header is incomplete")
         return found
 
 
@@ -251,6 +252,7 @@ class BlockReader:
     _left: bytearray = field(default_factory=bytearray)
     _block: list[bytes] = field(default_factory=list)
     _size: int = 0
+    _values: int = 0
 
     def feed(self, data: bytes) -> Iterator[Block]:
         """Yields the blocks that `data` completes. Raises FileInvalid."""
@@ -288,6 +290,11 @@ class BlockReader:
         # Only a check begins so, since a record begins with its kind.
         if line.startswith((b'{"record":"check"', b'{"record":"end"')):
             return self._close(line)
+        self._values += _values_of(line, self._number())
+        if self._values > MAX_BLOCK_VALUES:
+            raise FileInvalid(
+                self._number(), f"its block has more than {MAX_BLOCK_VALUES:,} values"
+            )
         self._block.append(line)
         self._size += len(line)
         return None
@@ -314,7 +321,7 @@ class BlockReader:
             size_bytes=self._size,
         )
         self.digest, self.line = bytes.fromhex(value[_SHA]), number
-        self._block, self._size, self.is_ended = [], 0, is_end
+        self._block, self._size, self._values, self.is_ended = [], 0, 0, is_end
         return block
 
     def _kind(self, record: Mapping[str, Any], at: int) -> str:
@@ -326,17 +333,23 @@ class BlockReader:
 
 def parsed(line: bytes, number: int) -> dict[str, Any]:
     """Returns the JSON object of a line. Raises FileInvalid."""
+    _values_of(line, number)
     try:
         value = json.loads(line.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:
         raise FileInvalid(number, "it is not UTF-8") from error
-    except RecursionError as error:
-        raise FileInvalid(number, "its JSON is nested too deeply") from error
     except ValueError as error:
         raise FileInvalid(number, "it is no JSON") from error
     if not isinstance(value, dict):
         raise FileInvalid(number, "it is no JSON object")
     return value
+
+
+def _values_of(line: bytes, number: int) -> int:
+    try:
+        return count_values(line)
+    except ShapeRefused as error:
+        raise FileInvalid(number, str(error)) from error
 
 
 def _refuse(name: str) -> None:
@@ -347,10 +360,13 @@ def _check_seal(value: Mapping[str, Any], number: int, *before: bytes) -> None:
     """Raises FileInvalid unless the SHA-256 of a line is right."""
     rest = {key: one for key, one in value.items() if key != _SHA}
     try:
-        digest = hashlib.sha256(b"".join((*before, line_of(rest)))).hexdigest()
+        line = line_of(rest)
     except ValueError as error:
         raise FileInvalid(number, "it is no check of an export") from error
-    if value.get(_SHA) != digest:
+    digest = hashlib.sha256()
+    for one in (*before, line):
+        digest.update(one)
+    if value.get(_SHA) != digest.hexdigest():
         said = "the checksum is wrong: something before or in it was altered, or is missing"
         raise FileInvalid(number, f"{said}; export the session again")
 

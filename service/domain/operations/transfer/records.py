@@ -83,12 +83,13 @@ class RecordField:
         if self.is_id and text:
             _check_id(text)
         if self.type == "timestamptz":
-            _moment(text)
-        elif self.type == "date":
-            date.fromisoformat(text)
-        elif self.type == "uuid":
+            return moment_of(text).isoformat()
+        if self.type == "date":
+            # PostgreSQL does not read weeks.
+            return date.fromisoformat(text).isoformat()
+        if self.type == "uuid":
             return str(UUID(text))
-        elif self.type == "bytea":
+        if self.type == "bytea":
             return "\\x" + bytes.fromhex(text).hex()
         return text
 
@@ -113,12 +114,12 @@ def _integer(value: Any, end: int) -> int:
     return value
 
 
-def _moment(text: str) -> datetime:
+def moment_of(text: str) -> datetime:
+    """Returns a time that has a zone. Raises ValueError, TypeError, OverflowError."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError("the time has no zone")
-    at.astimezone(UTC)
-    return at
+    return at.astimezone(UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
