@@ -24,25 +24,33 @@ def matches(rule: str, source: str) -> str:
 def of_chunk(table: str = "c") -> str:
     """Returns SQL for the level of a chunk; NULL without a rule.
 
-    Each row looks it up by key in a table that is empty for most, in about a microsecond.
+    Four look-ups by key, of a table that is empty for most: about 5 µs for each chunk, and as much
+    with 255 rules of whole sources. Each rule of a beginning adds about half a microsecond.
     """
-    return _of_rule("t.trust", table)
+    keys = (f"{table}.session_key", f"{table}.tenant_id")
+    return f"coalesce({', '.join(_of_rules('t.trust', key, table) for key in keys)})"
 
 
 def quarantined_at(table: str = "c") -> str:
     """Returns SQL for when the source of a chunk was quarantined; NULL when it is not."""
-    return _of_rule("CASE WHEN t.trust_before IS NOT NULL THEN t.updated_at END", table)
+    # A rule that is no quarantine comes before a less exact one that is. Tenants have none.
+    since = "CASE WHEN t.trust_before IS NULL THEN '-infinity' ELSE t.updated_at END"
+    return f"nullif(coalesce({_of_rules(since, f'{table}.session_key', table)}), '-infinity')"
 
 
-def _of_rule(value: str, table: str) -> str:
-    """Returns SQL for a value of the rule t that applies to a chunk."""
-    return f"""(
-    SELECT {value} FROM source_trust t
-    WHERE t.session_key IN ({table}.session_key, {table}.tenant_id)
-        AND {matches("t.source", f"{table}.source")}
-    ORDER BY t.session_key = {table}.session_key DESC,
-        right(t.source, 1) = '*', length(t.source) DESC
-    LIMIT 1)"""  # noqa: S608 - all of it is ours
+def _of_rules(value: str, key: str, table: str) -> str:
+    """Returns SQL for a value of the rules t of a session or tenant that apply to a chunk.
+
+    First of the one for the whole source, by key; then of that for its longest beginning.
+    """
+    # CASE rather than coalesce, which row-level security does not let into a look-up by key.
+    source = f"CASE WHEN {table}.source IS NULL THEN '' ELSE {table}.source END"
+    return f"""(SELECT {value} FROM source_trust t
+        WHERE t.session_key = {key} AND t.source = {source}),
+    (SELECT {value} FROM source_trust t
+        WHERE t.session_key = {key} AND right(t.source, 1) = '*'
+            AND starts_with({source}, left(t.source, -1))
+        ORDER BY length(t.source) DESC LIMIT 1)"""  # noqa: S608 - all of it is ours
 
 
 def at_least(least: Trust, table: str = "c") -> str:

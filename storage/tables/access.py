@@ -102,6 +102,13 @@ source_trust = Table(
         " AND trust_before IN ('trusted', 'unverified', 'blocked'))",
         name="source_trust_before",
     ),
+    # Of rules for beginnings, the longest first.
+    Index(
+        "source_trust_beginning",
+        "session_key",
+        text("length(source) DESC"),
+        postgresql_where=text("right(source, 1) = '*'"),
+    ),
 )
 
 

@@ -1,6 +1,7 @@
 """Trust in sources: which rule applies, and what steps read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,33 @@ async def test_the_least_trusted_chunk_of_a_range_counts(database: Database) -> 
         found = await source_trust.least_of_ranges(tx, KEY, ranges)
     u, t, b = Trust.UNVERIFIED, Trust.TRUSTED, Trust.BLOCKED
     assert [found[one] for one in ranges] == [t, u, t, b, t]
+
+
+async def test_only_rules_of_beginnings_are_compared_with_each_chunk(database: Database) -> None:
+    await make(database, [])
+    await append_chunks(database, "s", [said("a", "web"), said("b", "mail")])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for number in range(200):
+            assert await source_trust.set_rule(tx, KEY, f"web:{number}", Trust.BLOCKED)
+            await source_trust.set_rule(tx, DEFAULT_TENANT, f"mail:{number}", Trust.BLOCKED)
+        await source_trust.set_rule(tx, KEY, "we*", Trust.UNVERIFIED)
+        await source_trust.set_rule(tx, KEY, "w*", Trust.BLOCKED)
+    assert await levels(database) == [Trust.UNVERIFIED, Trust.TRUSTED]
+    query = f"SELECT {source_trust.of_chunk()} FROM chunk c WHERE c.session_key = %(session)s"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {query}"
+        (row,) = await tx.fetch(explain, {"session": KEY}, prepare=False)
+    scans = [one for one in nodes(row[0][0]["Plan"]) if one.get("Relation Name") == "source_trust"]
+    assert len(scans) == 4
+    compared = [one["Actual Rows"] + one.get("Rows Removed by Filter", 0) for one in scans]
+    assert max(compared) <= 2, "rules for each chunk"
+
+
+def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields all nodes of a plan."""
+    yield plan
+    for one in plan.get("Plans", ()):
+        yield from nodes(one)
 
 
 async def test_there_is_a_limit_of_rules(
