@@ -16,10 +16,17 @@ from storage.engine.claims import Claim
 from storage.engine.database import Transaction
 
 _OF = "r.session_key = %(session)s AND r.memory_id = %(memory)s"
-#: Chunks of a source that a revision read before it was quarantined, and that it did not skip.
-_READ_SINCE = f"""SELECT FROM chunk c
-    WHERE c.session_key = %(session)s AND ({{read}})
-        AND {source_trust.quarantined_at()} > r.created_at"""
+#: Sources that a revision read before they were quarantined, and did not skip: each is compared
+#: once for all of its chunks, and first with the quarantines alone, which are few.
+_READ_SINCE = f"""SELECT FROM (
+        SELECT DISTINCT c.session_key, c.source FROM chunk c
+        WHERE c.session_key = %(session)s AND ({{read}})
+    ) AS c
+    WHERE CASE WHEN EXISTS (
+            SELECT FROM source_trust q
+            WHERE q.session_key = %(session)s AND q.trust_before IS NOT NULL
+                AND q.updated_at > r.created_at AND {source_trust.matches("q.source", "c.source")})
+        THEN {source_trust.quarantined_at()} > r.created_at END"""  # noqa: S608 - all of it is ours
 _BY_STEP = "c.position > r.from_position AND c.position <= r.to_position"
 _AGAIN = "c.position = ANY(r.read_positions)"
 _TAINTED = f"""

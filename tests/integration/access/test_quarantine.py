@@ -26,6 +26,8 @@ from storage.engine.errors import Unreachable
 from storage.log.selecting import Selection
 from storage.prism import quarantine as prism_quarantine
 from storage.prism import states
+from storage.prism.quarantine import _TAINTED as TAINTED
+from tests.integration.access.test_source_trust import nodes
 from tests.integration.support.scripted import (
     ITEM,
     KEY,
@@ -214,6 +216,24 @@ async def test_a_quarantine_of_nothing_new_changes_nothing(database: Database, s
     assert (await drain(database)).asked == []
     assert (await read(database)).revision == before.revision
     assert await topics(database) == {"Ann": "likes tea", "Ben": "sold the boat"}
+
+
+async def test_rules_are_compared_with_each_source_once(database: Database) -> None:
+    await make(database, [], chunk_tokens=10_000)
+    told = [said(f"Ann: {number}", f"web:{number % 2}") for number in range(100)]
+    await append_chunks(database, "s", told)
+    await drain(database)
+    assert (await read(database)).revision == 1
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await source_trust.quarantine(tx, KEY, "mail*")
+    values = {"session": KEY, "memory": MEMORY}
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {TAINTED}"
+        (row,) = await tx.fetch(explain, values, prepare=False)
+    plan = row[0][0]["Plan"]
+    assert plan["Actual Rows"] == 0
+    scans = [one for one in nodes(plan) if one.get("Relation Name") == "source_trust"]
+    assert sum(one["Actual Loops"] for one in scans) in range(2, 9)
 
 
 async def test_two_sources_are_released_in_any_order(database: Database) -> None:
