@@ -8,7 +8,7 @@ from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.access.identity import current_identity
-from service.domain.access.keys import StoredTenant, require_operator
+from service.domain.access.keys import StoredTenant, require_operator, tenant_not_found
 from service.domain.access.quotas import UNLIMITED, Quota, QuotaName, exceeded
 from service.domain.values.tenancy import DEFAULT_TENANT, SYSTEM_TENANT
 from service.settings.config import Limits
@@ -17,7 +17,7 @@ from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.tenants import Tenants, as_tenant
 from service.usecases.log.idempotency import store_result
 from service.usecases.operations.import_rules import ImportAmounts
-from storage.access import audit, quotas
+from storage.access import audit, quotas, tenants
 from storage.access.quotas import StoredQuota
 from storage.engine.database import Database
 
@@ -53,6 +53,8 @@ class Quotas:
         require_operator(identity)
         of = await self._tenants.target(tenant)
         async with self._database.transaction(of.tenant_id, name="quotas") as tx:
+            if await tenants.lock(tx) is None:
+                raise tenant_not_found(of.name)
             before = await quotas.read(tx, [of.tenant_id])
             after = {**before.get(of.tenant_id, _NOTHING), **changes}
             await quotas.write(tx, after)

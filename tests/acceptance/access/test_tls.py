@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -30,9 +31,12 @@ class Files:
         self.root = folder / "root.pem"
         self.root.write_bytes(AUTHORITY.root.pem)
 
-    def settings(self, *, mutual: bool = False) -> dict[str, Path]:
+    def settings(self, *, mutual: bool = False) -> dict[str, Any]:
         found = {"tls_certificate_file": self.certificate, "tls_key_file": self.key}
-        return found | ({"tls_client_ca_file": self.root} if mutual else {})
+        # What a certificate allows is of no interest here.
+        return found | (
+            {"tls_client_ca_file": self.root, "authentication": "none"} if mutual else {}
+        )
 
     def replace(self, pair: Pair) -> None:
         self.served = pair
