@@ -60,16 +60,18 @@ _DROP_VECTORS = """
 DELETE FROM chunk_vector
 WHERE session_key = %(session)s AND position = ANY(%(positions)s::bigint[])
 """
-# Requests are few for each chunk, and are found by the index of their last chunk.
+# Requests are few for each chunk, and are found by the index of their last chunk. Each reads its
+# own chunks, by their key: a join would compare all requests with all positions.
 _REQUESTS = """
 SELECT request_id, digest FROM request
 WHERE session_key = %(session)s AND method = 'Append'
     AND last_position BETWEEN %(first)s AND %(last)s + %(longest)s
-    AND EXISTS (SELECT FROM unnest(%(positions)s::bigint[]) AS p (position)
-        WHERE p.position BETWEEN first_position AND last_position)
+    AND EXISTS (SELECT FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position BETWEEN first_position AND last_position
+            AND c.redaction_id = %(redaction)s ORDER BY c.position OFFSET 0)
     AND NOT EXISTS (SELECT FROM chunk c
         WHERE c.session_key = %(session)s AND c.position BETWEEN first_position AND last_position
-            AND c.redaction_id <> %(redaction)s)
+            AND c.redaction_id <> %(redaction)s ORDER BY c.position OFFSET 0)
 """
 _KEY_REQUESTS = """
 UPDATE request SET digest = t.digest

@@ -24,6 +24,7 @@ from storage.log import chunks, redacting, sessions
 from storage.log.redacting import RedactedChunks
 from tests.integration.support.scripted import KEY
 from tests.integration.support.search_rows import index_words
+from tests.integration.support.statements import statements
 from tests.integration.support.writing import (
     append_chunks,
     append_texts,
@@ -157,6 +158,22 @@ async def test_a_request_that_comes_again_is_recognised_after_two_redactions(
     assert sent is not None
     assert await requested_digest(database) != sent.digest
     assert await differences(database) == []
+
+
+async def test_each_request_is_compared_with_its_own_chunks_alone(
+    database: Database, appender: Appender
+) -> None:
+    await appender.submit(DEFAULT_TENANT, requested("zanzibar", "b"))
+    with statements() as sent:
+        await redact(database, [1])
+    (statement,) = [one for one in sent if "SELECT request_id, digest FROM request" in one]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.fetch(f"EXPLAIN {statement}", statement.values, prepare=False)
+    plan = [row[0].strip() for row in rows]
+    assert sum("chunk_pkey on chunk" in one for one in plan) == 2, plan
+    bounded = [one for one in plan if one.startswith("Index Cond") and '("position" >=' in one]
+    assert len(bounded) == 2, plan
+    assert not any("Function Scan" in one or "Join" in one for one in plan), plan
 
 
 async def requested_digest(database: Database) -> bytes:
