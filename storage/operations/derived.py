@@ -5,6 +5,7 @@ decides where no provenance does.
 """
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,5 +168,10 @@ async def remove_some(
 async def _next_block(
     tx: Transaction, session_key: UUID, positions: Sequence[int], after: int
 ) -> tuple[int, int] | None:
-    blocks = await posting_lists.find_blocks(tx, session_key, positions)
-    return next((one for one in blocks if one[1] > after), None)
+    # The positions are in order, and blocks have no gaps between them.
+    left = bisect_right(positions, after)
+    return (
+        None
+        if left == len(positions)
+        else await posting_lists.find_block(tx, session_key, positions[left])
+    )

@@ -131,12 +131,10 @@ async def write_block(
     return int(fitting)
 
 
-_FIND_BLOCKS = """
-SELECT first_position, last_position FROM posting_block b
-WHERE b.session_key = %(session)s AND EXISTS (
-    SELECT FROM unnest(%(positions)s::bigint[]) AS p (position)
-    WHERE p.position BETWEEN b.first_position AND b.last_position)
-ORDER BY last_position
+_FIND_BLOCK = """
+SELECT first_position, last_position FROM posting_block
+WHERE session_key = %(session)s AND last_position >= %(position)s
+ORDER BY last_position LIMIT 1
 """
 _DROP = """
 WITH lists AS (
@@ -149,13 +147,11 @@ _DROP_BLOCK = (
 )
 
 
-async def find_blocks(
-    tx: Transaction, session_key: UUID, positions: Sequence[int]
-) -> Sequence[tuple[int, int]]:
-    """Returns first and last position of each block that has one of these chunks."""
-    values = {"session": session_key, "positions": list(positions)}
-    rows = await tx.fetch(_FIND_BLOCKS, values, prepare=False)
-    return [(first, last) for first, last in rows]
+async def find_block(tx: Transaction, session_key: UUID, position: int) -> tuple[int, int] | None:
+    """Returns first and last position of the block that has a chunk; None: there is none yet."""
+    values = {"session": session_key, "position": position}
+    rows = await tx.fetch(_FIND_BLOCK, values, prepare=False)
+    return (rows[0][0], rows[0][1]) if rows else None
 
 
 async def rewrite_block(tx: Transaction, session_key: UUID, first: int, last: int) -> None:
