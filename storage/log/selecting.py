@@ -71,6 +71,24 @@ async def read(tx: Transaction, session_key: UUID, positions: Sequence[int]) -> 
     return [stored_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)]
 
 
+_WITH_CONTENT = """
+SELECT c.position FROM chunk c
+WHERE c.session_key = %(session)s AND c.position = ANY(%(positions)s::bigint[])
+    AND c.redaction_id IS NULL
+ORDER BY c.position
+"""
+
+
+async def with_content(
+    tx: Transaction, session_key: UUID, positions: Sequence[int]
+) -> Sequence[int]:
+    """Returns those of these positions, in order, that are not tombstones."""
+    if not positions:
+        return ()
+    values = {"session": session_key, "positions": list(positions)}
+    return [row[0] for row in await tx.fetch(_WITH_CONTENT, values, prepare=False)]
+
+
 def _which(selection: Selection) -> str:
     if selection.ranges:
         return _IN_RANGES

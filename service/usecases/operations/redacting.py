@@ -38,6 +38,7 @@ from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, keeping_out, selecting, sessions
 from storage.log.selecting import PAGE_CHUNKS, Selection
+from storage.log.sessions import StoredSession
 from storage.operations import derived
 from storage.operations.derived import RedactionRemoval
 
@@ -99,14 +100,19 @@ class Redactor:
         _check(wanted.selection)
         key = session_key(tenant_id, wanted.session)
         # The log may be long, and appends do not wait while it is searched.
-        found, searched = await self._found(tenant_id, wanted)
+        searched, found = await self._found(tenant_id, wanted)
         redaction_id = uuid4()
 
         async def run(tx: Transaction) -> RedactionResult:
-            if not await deleting.lock_session(tx, key):
+            locked = await deleting.lock_session(tx, key)
+            stored = await sessions.get(tx, key) if locked else None
+            # Positions of a deleted session mean nothing in a new one of its name.
+            if stored is None or stored.incarnation != searched.incarnation:
                 raise session_not_found(wanted.session)
-            newer = await _select(tx, key, wanted.selection, searched, self._max_chunks)
-            positions = self._checked([*found, *newer])
+            # Another redaction may have been first.
+            left = await selecting.with_content(tx, key, found)
+            newer = await _select(tx, stored, wanted.selection, searched.head, self._max_chunks)
+            positions = self._checked([*left, *newer])
             if wanted.validate_only or not positions:
                 return await store_result(tx, RedactionResult(positions=positions))
             return await self._run(tx, wanted, positions, redaction_id, request)
@@ -119,8 +125,10 @@ class Redactor:
         # As it was stored, for a request that comes again.
         return result
 
-    async def _found(self, tenant_id: UUID, wanted: RedactionRequest) -> tuple[list[int], int]:
-        """Searches the log as it is; returns the chunks that are wanted, and the head."""
+    async def _found(
+        self, tenant_id: UUID, wanted: RedactionRequest
+    ) -> tuple[StoredSession, list[int]]:
+        """Searches the log as it is; returns the session, and the chunks that are wanted."""
         key, found, after = session_key(tenant_id, wanted.session), list[int](), 0
         async with self._database.transaction(tenant_id, name="redact") as tx:
             stored = await sessions.get(tx, key)
@@ -133,7 +141,7 @@ class Redactor:
                 )
             found += await beside(_matching, wanted.selection, page)
             self._checked(found)
-        return found, stored.head
+        return stored, found
 
     def _checked(self, positions: Sequence[int]) -> Sequence[int]:
         if len(positions) > self._max_chunks:
@@ -236,15 +244,13 @@ async def remove_redacted(
 
 
 async def _select(
-    tx: Transaction, key: UUID, selection: Selection, after: int, most: int
+    tx: Transaction, stored: StoredSession, selection: Selection, after: int, most: int
 ) -> list[int]:
     """Returns the wanted chunks after a position, from a session that is locked."""
-    stored = await sessions.get(tx, key)
-    assert stored is not None, "it is locked"
-    found: list[int] = []
+    key, found = stored.session_key, list[int]()
     while after < stored.head and len(found) <= most:
         page, after = await selecting.select(tx, key, selection, after=after, upto=stored.head)
-        found += _matching(selection, page)
+        found += await beside(_matching, selection, page)
     return found
 
 

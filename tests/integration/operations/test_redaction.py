@@ -1,10 +1,11 @@
 """Redacting chunks: nothing that was derived from them is left, and memories are made again."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,7 +14,7 @@ from service.domain.log.erasures import ErasureRequest
 from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import OperationState
 from service.domain.prompting.flows import ModelRequest, Purpose
-from service.domain.values.errors import InvalidInput
+from service.domain.values.errors import InvalidInput, NotFound
 from service.domain.values.fault_hook import install
 from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
@@ -24,12 +25,13 @@ from service.usecases.log import sessions as session_usecase
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import long_operations
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.operations.deleting import Remover
+from service.usecases.operations.deleting import Deleter, Remover
 from service.usecases.operations.redacting import RedactionRequest, RedactionResult, Redactor
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database
 from storage.log import chunks
 from storage.log.selecting import Selection
+from storage.log.sessions import StoredSession
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
 from tests.integration.support.scripted import (
@@ -237,7 +239,7 @@ async def test_workers_go_on_with_what_a_call_left(database: Database) -> None:
     assert await Remover(database, CONFIG).remove(item) is None
     assert await tables_with(database, SECRET) == set()
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await tx.fetch("SELECT FROM removal") == []
+        assert await tx.fetch("SELECT true FROM removal") == []
 
 
 async def texts_of(database: Database) -> list[str]:
@@ -289,3 +291,56 @@ async def test_a_text_that_any_chunk_contains_is_refused(database: Database, tex
         await redact(database, text=text)
     assert (caught.value.reason, caught.value.field) == (Reason.FIELD_INVALID, "text")
     assert await texts_of(database) == ["a b c", "d"]
+
+
+class Meanwhile(Redactor):
+    """Has something happen between the search of a redaction and its lock."""
+
+    happens: Callable[[], Awaitable[object]]
+
+    async def _found(
+        self, tenant_id: UUID, wanted: RedactionRequest
+    ) -> tuple[StoredSession, list[int]]:
+        found = await super()._found(tenant_id, wanted)
+        await self.happens()
+        return found
+
+
+async def redact_while(
+    database: Database, happens: Callable[[], Awaitable[object]]
+) -> RedactionResult:
+    slow = Meanwhile(database, WakeUps(drop_wake_ups), b"token-key", max_chunks=9, max_rules=3)
+    slow.happens = happens
+    wanted = RedactionRequest(session="s", selection=Selection(text=SECRET), keep_out=True)
+    return await slow.redact(DEFAULT_TENANT, wanted)
+
+
+async def test_the_second_of_two_redactions_at_once_has_nothing_to_do(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", TEXTS)
+    done = await redact_while(database, lambda: redact(database, ranges=[(3, 3)]))
+    assert done == RedactionResult(positions=[])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await tx.fetch("SELECT true FROM keep_out") == []
+        assert await tx.fetch("SELECT true FROM removal") == []
+        assert len(await tx.fetch("SELECT true FROM erasure")) == 1
+
+
+async def test_a_session_that_is_made_anew_meanwhile_keeps_its_chunks(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", TEXTS)
+
+    async def made_anew() -> None:
+        deleter = Deleter(database, WakeUps(drop_wake_ups))
+        await deleter.delete_session(DEFAULT_TENANT, "s", allow_missing=False)
+        item = WorkItem(
+            kind=WorkKind.REMOVAL, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=KEY
+        )
+        await Remover(database, CONFIG).remove(item)
+        await session_usecase.create(database, DEFAULT_TENANT, "s", language="english")
+        await append_texts(database, "s", ["one", "two", "three"])
+
+    with pytest.raises(NotFound) as caught:
+        await redact_while(database, made_anew)
+    assert caught.value.reason is Reason.SESSION_NOT_FOUND
+    assert await texts_of(database) == ["one", "two", "three"]
