@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.operations.transfer import records
 from service.domain.operations.transfer.records import RecordKind
+from service.domain.tree.nodes import TextOffset
 from storage.engine.database import Transaction, first
 from storage.log.deleting import REMOVING
 
@@ -325,6 +326,20 @@ async def add_memory(
         "epoch": epoch,
     }
     await _run(tx, _ADD_MEMORY, values)
+
+
+_END_OF_LEAVES = """
+SELECT end_position, end_offset FROM tree_node
+WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = 0
+ORDER BY number DESC LIMIT 1
+"""
+
+
+async def end_of_leaves(tx: Transaction, session_key: UUID, memory_id: UUID) -> TextOffset:
+    """Returns where the last leaf of a tree ends; without one, where the log begins."""
+    values = {"session": session_key, "memory": memory_id}
+    row = first(await tx.fetch(_END_OF_LEAVES, values, prepare=None))
+    return TextOffset(1) if row is None else TextOffset(row.end_position, row.end_offset)
 
 
 _SET_CURSOR = """

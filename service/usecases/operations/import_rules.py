@@ -1,14 +1,18 @@
-"""Checks the records of an import as the calls are checked that make the same."""
+"""Sorts the records of an import, and checks them as the calls are checked that make the same."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
 from service.domain.log.chunks import Chunk
 from service.domain.operations import retention
-from service.domain.operations.transfer.blocks import FileInvalid
+from service.domain.operations.transfer import records
+from service.domain.operations.transfer.blocks import Block, FileInvalid, values_of
+from service.domain.operations.transfer.records import RecordKind
 from service.domain.values.memory_specs import DefaultMemory, MemorySpec
 from storage.operations import imports
 
@@ -42,6 +46,52 @@ class ImportRules:
     check_spec: Callable[[MemorySpec], None] = _accept
     #: Waits until the quotas of a tenant allow a block. Raises Exhausted.
     pace: Callable[[UUID, ImportAmounts], Awaitable[None]] = _do_not_wait
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordRun:
+    """Records of one kind and of one memory, which are written together."""
+
+    kind: RecordKind
+    memory: str
+    #: Numbers of their lines.
+    numbers: Sequence[int]
+    rows: Sequence[dict[str, Any]]
+
+    def numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields each row with the number of its line."""
+        return zip(self.numbers, self.rows, strict=True)
+
+
+def runs_of(block: Block) -> list[RecordRun]:
+    """Returns the records of a block, checked by themselves. Raises FileInvalid."""
+    lines = enumerate(block.records, block.first_line)
+    runs: list[RecordRun] = []
+    for (kind, memory), together in groupby(lines, key=_kind_and_memory):
+        numbered = list(together)
+        numbers = [number for number, _ in numbered]
+        rows = [values_of(record, number) for number, record in numbered]
+        runs.append(RecordRun(kind=records.KINDS[kind], memory=memory, numbers=numbers, rows=rows))
+    return runs
+
+
+def _kind_and_memory(line: tuple[int, Mapping[str, Any]]) -> tuple[str, str]:
+    number, record = line
+    memory = record.get("memory", "")
+    kind = records.KINDS[record[records.RECORD]]
+    if not kind.of_memory:
+        return kind.name, ""
+    if not isinstance(memory, str) or not memory:
+        raise FileInvalid(number, f"a {kind.name} needs the field 'memory'")
+    return kind.name, memory
+
+
+def amounts_of(block: Block) -> ImportAmounts:
+    """Returns what a block adds."""
+    counts = Counter(one[records.RECORD] for one in block.records)
+    return ImportAmounts(
+        chunks=counts["chunk"], memories=counts["memory"], size_bytes=block.size_bytes
+    )
 
 
 def check_session(number: int, row: Mapping[str, Any]) -> None:

@@ -2,10 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +16,6 @@ from service.domain.operations.transfer.blocks import (
     BlockReader,
     FileInvalid,
     Header,
-    values_of,
 )
 from service.domain.operations.transfer.records import RecordKind
 from service.domain.prism.spec import PrismSpec
@@ -36,11 +34,13 @@ from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted, keep_tenant
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.operations.import_rules import (
-    ImportAmounts,
     ImportRules,
+    RecordRun,
+    amounts_of,
     check_answer,
     check_session,
     checked_chunk,
+    runs_of,
 )
 from service.usecases.operations.verify import verify_memory
 from service.usecases.tree.kind import imported_words
@@ -55,20 +55,8 @@ from storage.operations import exports, imports, verifying
 from storage.operations.imports import RowsRefused, StoredImport
 from storage.prism import states
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RecordRun:
-    """Records of one kind and of one memory, which are written together."""
-
-    kind: RecordKind
-    memory: str
-    #: Numbers of their lines.
-    numbers: Sequence[int]
-    rows: Sequence[dict[str, Any]]
-
-    def numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each row with the number of its line."""
-        return zip(self.numbers, self.rows, strict=True)
+#: Nodes that are written at once, with the texts of their leaves.
+PAGE_NODES = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,7 +188,7 @@ class ImportRun:
                 yield await self._finish(before)
             else:
                 self._check_counts()
-                await self._rules.pace(self._tenant_id, _amounts(block))
+                await self._rules.pace(self._tenant_id, amounts_of(block))
                 await self._write(before, block)
                 yield Imported(through_line=self._reader.line)
 
@@ -222,7 +210,7 @@ class ImportRun:
     async def _write(self, before: int, block: Block) -> None:
         try:
             # Like what reads blocks, it takes long for a large one.
-            runs = await beside(_runs_of, block)
+            runs = await beside(runs_of, block)
             async with self._database.transaction(self._tenant_id, name="import") as tx:
                 await self._advance(tx, before)
                 for one in runs:
@@ -253,7 +241,7 @@ class ImportRun:
                 {"session": self.name},
             )
 
-    async def _write_run(self, tx: Transaction, run: _RecordRun) -> None:
+    async def _write_run(self, tx: Transaction, run: RecordRun) -> None:
         kind, rows = run.kind, run.rows
         of = memory_id(self._key, run.memory) if kind.of_memory else None
         if kind is records.SESSION:
@@ -272,9 +260,9 @@ class ImportRun:
                 for number, row in run.numbered():
                     check_answer(number, row)
             if kind is records.NODE:
-                for row in rows:
-                    row["leaf"] = await self._leaf(tx, row)
-            elif kind in (records.ANSWER, records.BUDGET, records.USAGE):
+                await self._add_nodes(tx, run)
+                return
+            if kind in (records.ANSWER, records.BUDGET, records.USAGE):
                 rows = [self._owned(kind, row) for row in rows]
             await imports.insert(tx, self._key, kind, rows, memory_id=of)
 
@@ -297,7 +285,7 @@ class ImportRun:
             raise FileInvalid(number, "its spec is none that this release knows") from error
         await imports.add_memory(tx, self._key, memory_id(self._key, row["name"]), row)
 
-    async def _add_chunks(self, tx: Transaction, run: _RecordRun) -> None:
+    async def _add_chunks(self, tx: Transaction, run: RecordRun) -> None:
         size, rows = 0, run.rows
         for number, row in run.numbered():
             chunk = checked_chunk(number, row, self._limits.max_chunk_bytes)
@@ -313,13 +301,24 @@ class ImportRun:
             if row["position"] != position:
                 raise FileInvalid(number, f"position {position} is expected here")
 
-    async def _leaf(self, tx: Transaction, row: Mapping[str, Any]) -> str | None:
-        """Returns the text of a leaf whose words are indexed; verification finds a wrong one."""
-        if row["level"]:
-            return None
-        start = TextOffset(row["start_position"], row["start_offset"])
-        end = TextOffset(row["end_position"], row["end_offset"])
-        return await imported_words(tx, self._key, start, end)
+    async def _add_nodes(self, tx: Transaction, run: RecordRun) -> None:
+        """Writes nodes with the words of leaves; verification finds what else is wrong.
+
+        Leaves follow each other, so that the log is read once, however many they are.
+        """
+        of = memory_id(self._key, run.memory)
+        numbered, end = list(run.numbered()), await imports.end_of_leaves(tx, self._key, of)
+        for begin in range(0, len(numbered), PAGE_NODES):
+            page = numbered[begin : begin + PAGE_NODES]
+            for number, row in page:
+                row["leaf"] = None
+                if row["level"] == 0:
+                    start, before = TextOffset(row["start_position"], row["start_offset"]), end
+                    end = TextOffset(row["end_position"], row["end_offset"])
+                    if start != before or end <= start:
+                        raise FileInvalid(number, "it does not go on where the leaf before ended")
+                    row["leaf"] = await imported_words(tx, self._key, start, end)
+            await imports.insert(tx, self._key, run.kind, [row for _, row in page], memory_id=of)
 
     def _owned(self, kind: RecordKind, row: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a row with the id of its memory in place of the name."""
@@ -398,36 +397,6 @@ async def _refuse_redacted(tx: Transaction, export_id: UUID) -> None:
     if session is not None:
         said = f"chunks of session {session!r} were redacted since this export"
         raise _invalid(FileInvalid(1, f"{said}: export it again"))
-
-
-def _runs_of(block: Block) -> list[_RecordRun]:
-    """Returns the records of a block, checked by themselves. Raises FileInvalid."""
-    lines = enumerate(block.records, block.first_line)
-    runs: list[_RecordRun] = []
-    for (kind, memory), together in groupby(lines, key=_kind_and_memory):
-        numbered = list(together)
-        numbers = [number for number, _ in numbered]
-        rows = [values_of(record, number) for number, record in numbered]
-        runs.append(_RecordRun(kind=records.KINDS[kind], memory=memory, numbers=numbers, rows=rows))
-    return runs
-
-
-def _kind_and_memory(line: tuple[int, Mapping[str, Any]]) -> tuple[str, str]:
-    number, record = line
-    memory = record.get("memory", "")
-    kind = records.KINDS[record[records.RECORD]]
-    if not kind.of_memory:
-        return kind.name, ""
-    if not isinstance(memory, str) or not memory:
-        raise FileInvalid(number, f"a {kind.name} needs the field 'memory'")
-    return kind.name, memory
-
-
-def _amounts(block: Block) -> ImportAmounts:
-    counts = Counter(one[records.RECORD] for one in block.records)
-    return ImportAmounts(
-        chunks=counts["chunk"], memories=counts["memory"], size_bytes=block.size_bytes
-    )
 
 
 def _invalid(error: FileInvalid) -> InvalidInput:

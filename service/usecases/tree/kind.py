@@ -22,6 +22,9 @@ from storage.memories.memories import StoredMemory
 from storage.operations import chunk_retention, verifying
 from storage.tree import trees
 
+#: More than the text of any leaf, in bytes: a segment has 100,000 tokens at most.
+MAX_LEAF_BYTES = 200_000 * TOKEN_BYTES
+
 
 class TreeUseCases(KindUseCases):
     """What is different for trees."""
@@ -94,12 +97,15 @@ async def _text_under(
 async def _text(
     tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
 ) -> str | None:
-    """Returns the text from `start` to before `end`; None when the log has no such offsets."""
+    """Returns the text from `start` to before `end`; None when the log has no such offsets.
+
+    None also for more than any leaf has, which is not read to its end.
+    """
     expired = await chunk_retention.expired_position(tx, session_key) or 0
     if start.position <= expired:
         raise _Withheld
     pieces: list[SegmentPiece] = []
-    after = start.position - 1
+    after, size = start.position - 1, 0
     while after < end.last_position:
         limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
         page = await chunks.read(tx, session_key, after, limit)
@@ -112,6 +118,9 @@ async def _text(
             if upto > len(whole.text) or (begin and begin >= len(whole.text)):
                 return None
             part = whole.text[begin:upto]
+            size += len(part.encode())
+            if size > MAX_LEAF_BYTES:
+                return None
             pieces.append(
                 SegmentPiece(position=whole.position, offset=begin, text=part, whole=whole.whole)
             )

@@ -14,6 +14,7 @@ from service.app.kinds import use_cases
 from service.domain.access.quotas import QuotaName
 from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header, line_of
 from service.domain.state.spec import StateSpec
+from service.domain.tree.nodes import TextOffset
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import Exhausted, InvalidInput
 from service.domain.values.memory_specs import MemorySpec
@@ -27,8 +28,10 @@ from service.usecases.access.quotas import QuotaGuard
 from service.usecases.access.rate_limits import RateLimits
 from service.usecases.operations.import_rules import ImportRules
 from service.usecases.operations.importing import Importer
+from service.usecases.tree.kind import imported_words
 from storage.access import quotas
-from storage.engine.database import Database
+from storage.engine.database import Database, Transaction
+from storage.log import chunks
 from tests.integration.support.scripted import SPEC
 
 AT = "2026-01-01T00:00:00Z"
@@ -211,3 +214,51 @@ async def test_a_spec_that_no_call_accepts_is_refused(database: Database, what: 
 @pytest.mark.parametrize("spec", [TreeSpec(), StateSpec(), SPEC, replace(SPEC, linger_ms=-1)])
 async def test_specs_of_earlier_releases_are_accepted(spec: MemorySpec) -> None:
     check_spec(AllowedModels(Config()), replace(spec, model=""))
+
+
+def leaf(number: int, start: tuple[int, int], end: tuple[int, int]) -> Record:
+    sizes = {"text_tokens": 1, "summary_tokens": 1, "first_child": 0, "children": 0}
+    places: Record = {"start_position": start[0], "start_offset": start[1]}
+    places |= {"end_position": end[0], "end_offset": end[1]}
+    own = {"level": 0, "number": number, "revision": number, "summary": "s", "made": "model"}
+    return {"record": "node", "memory": "t", **own, **sizes, **places, "created_at": AT}
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [((2, 0), (3, 0))],
+        [((1, 0), (1, 0))],
+        [((1, 0), (3, 0)), ((1, 0), (3, 0))],
+        [((1, 0), (3, 0)), ((2, 0), (4, 0))],
+    ],
+)
+async def test_leaves_that_overlap_are_refused(database: Database, ranges: list[Any]) -> None:
+    before = [SESSION, PRODUCER, chunk(1), chunk(2), chunk(3), memory("t", "tree")]
+    revisions = [
+        {"record": "revision", "memory": "t", "revision": number, "kind": "step", "digest": "00"}
+        | {"from_position": number - 1, "to_position": number, "created_at": AT}
+        for number in range(1, len(ranges) + 1)
+    ]
+    leaves = [leaf(number, *one) for number, one in enumerate(ranges, 1)]
+    said = "does not go on where the leaf before ended"
+    await refused(database, *before, *revisions, *leaves, said=said, head=3, memories=1)
+
+
+async def test_the_log_under_a_forged_leaf_is_not_read_to_its_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    async def noted(tx: Transaction, key: UUID, after: int, limit: int) -> Any:
+        read.append(after)
+        return await read_chunks(tx, key, after, limit)
+
+    read_chunks = chunks.read
+    monkeypatch.setattr(chunks, "read", noted)
+    log = [chunk(one, text="x" * 60_000) for one in range(1, 301)]
+    await send(database, [SESSION, PRODUCER], log, head=300)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        key = session_key(DEFAULT_TENANT, "copy")
+        assert await imported_words(tx, key, TextOffset(1), TextOffset(301)) == ""
+    assert read == [0]
