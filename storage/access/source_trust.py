@@ -5,6 +5,7 @@ longer beginning before a shorter one. Without a rule a source is trusted.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -36,6 +37,20 @@ def quarantined_at(table: str = "c") -> str:
     # A rule that is no quarantine comes before a less exact one that is. Tenants have none.
     since = "CASE WHEN t.trust_before IS NULL THEN '-infinity' ELSE t.updated_at END"
     return f"nullif(coalesce({_of_rules(since, f'{table}.session_key', table)}), '-infinity')"
+
+
+def is_unread(revision: str, memory: str, table: str = "c") -> str:
+    """Returns the SQL condition that a revision rests on no chunk of a source that is blocked.
+
+    Its step passed the chunk. Not so where it says in other words what was read before it, unless
+    that was undone when the source was quarantined.
+    """
+    keys = (f"{table}.session_key", f"{table}.tenant_id")
+    since = "CASE t.trust WHEN 'blocked' THEN t.updated_at ELSE '-infinity' END"
+    blocked_at = f"coalesce({', '.join(_of_rules(since, key, table) for key in keys)})"
+    return f"""({blocked_at} <= {revision}.created_at
+        AND ({memory}.kind = 'prism' AND {revision}.kind <> 'consolidation'
+            OR {quarantined_at(table)} IS NOT NULL))"""
 
 
 def _of_rules(value: str, key: str, table: str) -> str:
@@ -72,27 +87,46 @@ async def has_rules(tx: Transaction, session_key: UUID) -> bool:
     return bool(rows[0][0])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadRange:
+    """Chunks that a revision of a memory read."""
+
+    memory_id: UUID
+    revision: int
+    #: The positions after this one …
+    after: int
+    #: … up to this one.
+    upto: int
+
+
 _LEAST = f"""
-SELECT r.number, (
-    SELECT max(CASE {of_chunk()} WHEN 'blocked' THEN 2 WHEN 'unverified' THEN 1 ELSE 0 END)
+SELECT w.number, (
+    SELECT max(CASE {of_chunk()} WHEN 'unverified' THEN 1
+        WHEN 'blocked' THEN CASE WHEN {is_unread("r", "m")} THEN 0 ELSE 2 END ELSE 0 END)
     FROM chunk c
-    WHERE c.session_key = %(session)s AND c.position > r.after AND c.position <= r.upto
+    WHERE c.session_key = %(session)s AND c.position > w.after AND c.position <= w.upto
 )
-FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) WITH ORDINALITY AS r (after, upto, number)
+FROM unnest(%(memories)s::uuid[], %(revisions)s::bigint[], %(after)s::bigint[], %(upto)s::bigint[])
+    WITH ORDINALITY AS w (memory_id, revision, after, upto, number)
+JOIN memory m ON m.session_key = %(session)s AND m.memory_id = w.memory_id
+JOIN revision r ON r.session_key = %(session)s AND r.memory_id = w.memory_id
+    AND r.revision = w.revision
 """  # noqa: S608 - all of it is ours
 
 
 async def least_of_ranges(
-    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]]
-) -> Mapping[tuple[int, int], Trust]:
-    """Returns the least trusted level of the chunks at positions (after, to] of each range."""
-    wanted = sorted({one for one in ranges if one[0] < one[1]})
+    tx: Transaction, session_key: UUID, ranges: Sequence[ReadRange]
+) -> Mapping[ReadRange, Trust]:
+    """Returns the least trusted level of the chunks that revisions read."""
+    wanted = list({one for one in ranges if one.after < one.upto})
     if not wanted or not await has_rules(tx, session_key):
         return dict.fromkeys(ranges, Trust.TRUSTED)
     values = {
         "session": session_key,
-        "after": [after for after, _ in wanted],
-        "upto": [upto for _, upto in wanted],
+        "memories": [one.memory_id for one in wanted],
+        "revisions": [one.revision for one in wanted],
+        "after": [one.after for one in wanted],
+        "upto": [one.upto for one in wanted],
     }
     levels = list(Trust)
     found = {wanted[row[0] - 1]: levels[row[1] or 0] for row in await tx.fetch(_LEAST, values)}
@@ -122,12 +156,13 @@ async def list_rules(tx: Transaction, session_key: UUID | None) -> Sequence[Sour
 
 
 _SET = """
-INSERT INTO source_trust (session_key, tenant_id, source, trust)
-SELECT %(key)s, %(tenant)s, %(source)s, %(trust)s
+INSERT INTO source_trust (session_key, tenant_id, source, trust, updated_at)
+SELECT %(key)s, %(tenant)s, %(source)s, %(trust)s, clock_timestamp()
 WHERE EXISTS (SELECT FROM source_trust WHERE session_key = %(key)s AND source = %(source)s)
     OR (SELECT count(*) FROM source_trust WHERE session_key = %(key)s) < %(most)s
 ON CONFLICT (session_key, source)
-DO UPDATE SET trust = excluded.trust, updated_at = excluded.created_at
+DO UPDATE SET trust = excluded.trust, updated_at = CASE source_trust.trust
+    WHEN excluded.trust THEN source_trust.updated_at ELSE excluded.updated_at END
 WHERE source_trust.trust_before IS NULL
 RETURNING updated_at
 """

@@ -8,6 +8,7 @@ from uuid import UUID
 from service.domain.access.trust import Trust
 from service.domain.search.entries import Entry
 from storage.access import source_trust
+from storage.access.source_trust import ReadRange
 from storage.engine.database import Row, Transaction
 from storage.log.ranges import Range
 from storage.search.words import BACK, occurrences, score_of, word_values
@@ -145,10 +146,13 @@ def _from(within: EntryRange) -> str:
 def _is_trusted(within: EntryRange) -> str:
     if within.min_trust is None:
         return ""
-    return f"""AND NOT EXISTS (SELECT FROM chunk c
-            WHERE c.session_key = %(session)s
+    return f"""AND NOT EXISTS (SELECT FROM chunk c, revision r
+            WHERE c.session_key = %(session)s AND r.session_key = %(session)s
+                AND r.memory_id = e.memory_id AND r.revision = e.revision
                 AND c.position BETWEEN e.first_position AND e.last_position
-                AND NOT {source_trust.at_least(within.min_trust)})"""
+                AND CASE {source_trust.of_chunk()}
+                    WHEN 'blocked' THEN NOT {source_trust.is_unread("r", "m")}
+                    ELSE NOT {source_trust.at_least(within.min_trust)} END)"""
 
 
 def _rests(within: EntryRange) -> str:
@@ -258,7 +262,15 @@ async def with_trust(
     tx: Transaction, session_key: UUID, found: Sequence[FoundEntry]
 ) -> Sequence[FoundEntry]:
     """Adds how much the chunks are trusted that entries rest on."""
-    ranges = [(max(one.first_position - 1, 0), one.last_position) for one in found]
+    ranges = [
+        ReadRange(
+            memory_id=one.memory_id,
+            revision=one.revision,
+            after=max(one.first_position - 1, 0),
+            upto=one.last_position,
+        )
+        for one in found
+    ]
     levels = await source_trust.least_of_ranges(tx, session_key, ranges)
     return [
         one if levels[within] is Trust.TRUSTED else replace(one, trust=levels[within])

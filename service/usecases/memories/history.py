@@ -21,6 +21,7 @@ from service.domain.values.reasons import Reason
 from service.usecases.log.lookup import find_memory, item_key, revision_not_found
 from service.usecases.memories.kinds import KindUseCases
 from storage.access import source_trust
+from storage.access.source_trust import ReadRange
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import pages
@@ -340,7 +341,15 @@ async def _with_trust(
     tx: Transaction, stored: StoredMemory, amendments: Sequence[LoggedAmendment]
 ) -> Sequence[LoggedAmendment]:
     """Adds how much the least trusted of the chunks is trusted that were read for each."""
-    ranges = [(one.from_position, one.to_position) for one in amendments]
+    ranges = [
+        ReadRange(
+            memory_id=stored.memory_id,
+            revision=one.revision,
+            after=one.from_position,
+            upto=one.to_position,
+        )
+        for one in amendments
+    ]
     levels = await source_trust.least_of_ranges(tx, stored.session_key, ranges)
     return [replace(one, trust=levels[read]) for one, read in zip(amendments, ranges, strict=True)]
 

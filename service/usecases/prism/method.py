@@ -39,6 +39,7 @@ from storage.memories import revisions
 from storage.memories.revisions import NewRevision
 from storage.prism import states
 from storage.prism.states import PrismRows
+from storage.search.entry_search import FILTERED_CHUNKS
 
 #: Chunks that one query of the log reads.
 READ_CHUNKS = 64
@@ -160,7 +161,9 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
         self, work: PrismWork, positions: Sequence[int], need: Need
     ) -> StepNext[PrismWork]:
         """Reads chunks before the cursor again whose steps were undone."""
-        part = positions[:READ_CHUNKS]
+        # Filters see no more of the chunks between the first and the last.
+        most = positions[0] + FILTERED_CHUNKS
+        part = [position for position in positions[:READ_CHUNKS] if position < most]
         ranges = [(position - 1, position) for position in part]
         async with self._database.transaction(work.held.tenant_id, name="step") as tx:
             found = await chunks.read_ranges(tx, work.held.session_key, ranges, REREAD_BYTES)

@@ -11,12 +11,14 @@ from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.log.sessions import read_chunks
 from storage.access import source_trust
+from storage.access.source_trust import ReadRange
 from storage.engine.database import Database
 from storage.log import chunks
 from tests.integration.support.scripted import (
     CONFIG,
     ITEM,
     KEY,
+    MEMORY,
     SPEC,
     STATE,
     TREE,
@@ -82,7 +84,10 @@ async def test_the_closest_rule_applies(database: Database) -> None:
 async def test_the_least_trusted_chunk_of_a_range_counts(database: Database) -> None:
     await make(database, [])
     await append_chunks(database, "s", [said("a"), said("b", "web"), said("c"), said("d", "mail")])
-    ranges = [(0, 1), (0, 2), (2, 3), (0, 4), (3, 3)]
+    places = [(0, 1), (0, 2), (2, 3), (0, 4), (3, 3)]
+    ranges = [
+        ReadRange(memory_id=MEMORY, revision=0, after=after, upto=upto) for after, upto in places
+    ]
     async with database.transaction(DEFAULT_TENANT) as tx:
         found = await source_trust.least_of_ranges(tx, KEY, ranges)
     assert set(found.values()) == {Trust.TRUSTED}
