@@ -20,6 +20,7 @@ from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.sources import Sources
 from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
+from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access.token_buckets import SharedBuckets
 from storage.engine.database import Database
@@ -40,7 +41,9 @@ class Access:
     run: Callable[[], Coroutine[Any, Any, None]]
 
 
-def access_of(config: Config, database: Database, pages: Pages, journal: ErasureJournal) -> Access:
+def access_of(
+    config: Config, database: Database, wake_ups: WakeUps, pages: Pages, journal: ErasureJournal
+) -> Access:
     """Returns what verifies and administers the clients of one server."""
     seconds = config.key_cache_seconds
     keys = KeyVerifier(database, seconds=seconds)
@@ -73,7 +76,7 @@ def access_of(config: Config, database: Database, pages: Pages, journal: Erasure
             Quotas(database, tenants, config.limits, guard.forget),
             AuditLog(database, tenants),
             Erasures(database, tenants, journal, journals=config.erasure_journal is not None),
-            Sources(database, max_memory_bytes=config.limits.max_memory_bytes),
+            Sources(database, wake_ups, max_memory_bytes=config.limits.max_memory_bytes),
             pages,
         ),
         quotas=guard,

@@ -94,7 +94,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         signals.subscribe(CHANGES, watcher.wake)
         appender = Appender(database, wake_ups, keys.token, config.limits, default_memories())
         pages = Pages(keys.token, config.limits)
-        access = access_of(config, database, pages, journal)
+        access = access_of(config, database, wake_ups, pages, journal)
         memories = memories_of(database, wake_ups, watcher, keys.token, config.limits)
         facts = Facts(config).of
         contexts = WorkingContexts(

@@ -12,6 +12,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import session_not_found
+from service.usecases.log.wake_ups import WakeUps
 from service.usecases.prism.quarantine import (
     ReleasedSource,
     UndoneRevisions,
@@ -50,8 +51,9 @@ class QuarantineResult:
 class Sources:
     """What clients do with the trust in sources, in one server process."""
 
-    def __init__(self, database: Database, *, max_memory_bytes: int) -> None:
+    def __init__(self, database: Database, wake_ups: WakeUps, *, max_memory_bytes: int) -> None:
         self._database = database
+        self._wake_ups = wake_ups
         self._max_memory_bytes = max_memory_bytes
 
     async def rules(self, tenant_id: UUID, session: str) -> Sequence[SourceRule]:
@@ -106,7 +108,9 @@ class Sources:
                 session=session, source=source, trust=Trust.BLOCKED, memories=done
             )
             await _record(tx, AuditAction.SOURCE_QUARANTINE, session, source, _counts(result))
-            return await store_result(tx, result)
+            result = await store_result(tx, result)
+        self._wake(tenant_id, key, memories)
+        return result
 
     async def release(self, tenant_id: UUID, session: str, source: str) -> QuarantineResult:
         """Restores what a quarantine undid, and has memories read what was held meanwhile.
@@ -135,7 +139,13 @@ class Sources:
             )
             result = QuarantineResult(session=session, source=source, trust=trust, memories=done)
             await _record(tx, AuditAction.SOURCE_RELEASE, session, source, _counts(result))
-            return await store_result(tx, result)
+            result = await store_result(tx, result)
+        self._wake(tenant_id, key, memories)
+        return result
+
+    def _wake(self, tenant_id: UUID, key: UUID, memories: Sequence[tuple[UUID, str, str]]) -> None:
+        """Wakes workers: a step under way was in vain, and there may be chunks to read again."""
+        self._wake_ups.add_memories(tenant_id, [(key, memory_id) for memory_id, _, _ in memories])
 
     @staticmethod
     async def _lock(tx: Transaction, session: str) -> None:

@@ -1,11 +1,12 @@
 """Tests that a quarantine undoes what came from a source, and that a release restores it."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from service.app.kinds import KINDS, memories_of
+from service.app.kinds import KINDS, memories_of, use_cases
 from service.domain.access.trust import Trust
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.operations.verifying.chain import Difference
@@ -13,6 +14,7 @@ from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import FailedPrecondition
 from service.domain.values.json_values import Json, canonical
 from service.domain.values.tenancy import DEFAULT_TENANT
+from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits
 from service.usecases.access.sources import QuarantineResult, Sources
 from service.usecases.log.wake_ups import WakeUps
@@ -20,6 +22,7 @@ from service.usecases.memories.edit import Edit, Editor, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.redacting import RedactionRequest, Redactor
+from service.usecases.search.entry_index import EntryIndexer
 from storage.access import source_trust
 from storage.engine.database import Database
 from storage.engine.errors import Unreachable
@@ -27,6 +30,7 @@ from storage.log.selecting import Selection
 from storage.prism import quarantine as prism_quarantine
 from storage.prism import states
 from storage.prism.quarantine import _TAINTED as TAINTED
+from storage.search.entry_search import EntryRange, read_entries, with_trust
 from tests.integration.access.test_source_trust import nodes
 from tests.integration.support.scripted import (
     ITEM,
@@ -75,7 +79,8 @@ async def value(database: Database, revision: int | None = None) -> Any:
 
 
 def sources(database: Database) -> Sources:
-    return Sources(database, max_memory_bytes=1024 * 1024)
+    wake_ups = WakeUps(drop_wake_ups)
+    return Sources(database, wake_ups, max_memory_bytes=1024 * 1024)
 
 
 async def quarantine(database: Database, source: str = "web") -> QuarantineResult:
@@ -236,6 +241,53 @@ async def test_rules_are_compared_with_each_source_once(database: Database) -> N
     assert sum(one["Actual Loops"] for one in scans) in range(2, 9)
 
 
+async def levels(database: Database, least: Trust | None) -> dict[str, Trust]:
+    """Returns how much the entries are trusted that rest on chunks so trusted."""
+    assert await EntryIndexer(database, use_cases()).catch_up(DEFAULT_TENANT, KEY)
+    within = EntryRange(min_trust=least)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found, _ = await read_entries(tx, KEY, ["tea", "boat"], None, "", within, 10)
+        return {one.entry.path: one.trust for one in await with_trust(tx, KEY, found)}
+
+
+async def test_an_entry_rests_on_no_chunk_that_its_step_passed(database: Database) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    await quarantine(database)
+    await drain(database)
+    entries = ("$['topics']['Ann']", "$['topics']['Ben']")
+    assert await levels(database, Trust.TRUSTED) == dict.fromkeys(entries, Trust.TRUSTED)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await source_trust.set_rule(tx, KEY, "user", Trust.BLOCKED)
+    assert await levels(database, Trust.UNVERIFIED) == {}, "nothing was undone"
+    assert await levels(database, None) == dict.fromkeys(entries, Trust.BLOCKED)
+
+
+async def test_what_is_read_again_together_is_near_each_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.usecases.prism.method.FILTERED_CHUNKS", 2)
+    await poisoned(database, chunk_tokens=1000)
+    await quarantine(database)
+    assert len((await drain(database)).asked) == 2
+    assert set(await topics(database)) == {"Ann", "Ben"}
+
+
+async def test_workers_are_woken_for_what_is_to_be_read(database: Database) -> None:
+    await poisoned(database)
+    woken: list[WorkItem] = []
+
+    async def wake_up(items: Sequence[WorkItem]) -> None:
+        woken.extend(items)
+
+    wake_ups = WakeUps(wake_up)
+    waking = Sources(database, wake_ups, max_memory_bytes=1024 * 1024)
+    for change in (waking.quarantine, waking.release):
+        await change(DEFAULT_TENANT, "s", "web")
+        await wake_ups.flush()
+        assert woken == [ITEM]
+        woken.clear()
+
+
 async def test_two_sources_are_released_in_any_order(database: Database) -> None:
     await poisoned(database)
     before = canonical(await value(database))
@@ -297,11 +349,11 @@ async def test_what_is_stored_stays_consistent(database: Database) -> None:
     await release(database)
     await quarantine(database)
     await drain(database)
-    use_cases = KINDS["prism"].use_cases
+    prism = KINDS["prism"].use_cases
     stored = await read(database)
     async with database.snapshot(DEFAULT_TENANT) as tx:
-        found = [one async for one in use_cases.verify(tx, stored)]
-        entries = await use_cases.entries(tx, stored)
+        found = [one async for one in prism.verify(tx, stored)]
+        entries = await prism.entries(tx, stored)
     # `make` writes no digest of the first revision.
     differences = [one for one in found if isinstance(one, Difference)]
     assert [one for one in differences if one.place != "revision 0"] == []
