@@ -146,6 +146,9 @@ def open_output(path: Path, point: ExportPoint | None) -> BinaryIO:
     """Opens the file of an export, after what it has already; only its owner may read it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     file = os.fdopen(descriptor, "r+b")
+    # It fails for a device, whose mode must stay.
     file.truncate(point.bytes if point else 0)
+    if os.chmod in os.supports_fd:
+        os.chmod(descriptor, 0o600)
     file.seek(0, os.SEEK_END)
     return file

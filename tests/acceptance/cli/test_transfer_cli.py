@@ -33,10 +33,12 @@ def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
     assert run(address, "export", name, "--output", str(file))[0] == 0
     whole = file.read_bytes()
     assert file.stat().st_mode & 0o077 == 0
-    # Continued after a part of it, also of a line.
+    # Continued after a part of it, also of a line, that others could read.
     file.write_bytes(whole[:-20])
+    file.chmod(0o644)
     assert run(address, "export", name, "--output", str(file))[0] == 0
     assert file.read_bytes() == whole
+    assert file.stat().st_mode & 0o077 == 0
     code, said = run(address, "import", str(file), "--session", f"{name}-2", "--json")
     assert code == 0, said
     assert json.loads(said) == {"session": f"{name}-2", "head": 20}
