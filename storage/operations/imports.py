@@ -388,6 +388,26 @@ async def set_value(
     await _run(tx, _SET_VALUE, values)
 
 
+_WRONG_PRODUCER = """
+SELECT p.producer_id FROM producer p LEFT JOIN (
+    SELECT producer_id, max(producer_sequence) AS last,
+        bool_and(producer_sequence = place) AS in_order
+    FROM (SELECT producer_id, producer_sequence,
+            row_number() OVER (PARTITION BY producer_id ORDER BY position) AS place
+        FROM chunk WHERE session_key = %(session)s) AS numbered
+    GROUP BY producer_id) AS c USING (producer_id)
+WHERE p.session_key = %(session)s
+    AND (p.last_sequence <> coalesce(c.last, 0) OR c.in_order IS FALSE)
+ORDER BY p.producer_id LIMIT 1
+"""
+
+
+async def wrong_producer(tx: Transaction, session_key: UUID) -> str | None:
+    """Returns a producer whose chunks are not numbered up to its last sequence, if there is one."""
+    row = first(await tx.fetch(_WRONG_PRODUCER, {"session": session_key}, prepare=None))
+    return None if row is None else str(row.producer_id)
+
+
 # A worker that finds nothing to do for a memory says so.
 _SHOW_MEMORIES = """
 UPDATE memory SET deleted_at = NULL, ready_at = now(), has_work = status = 'active'

@@ -378,6 +378,9 @@ class ImportRun:
         """Recomputes what follows from the log. Raises InvalidInput."""
         async with self._database.snapshot(self._tenant_id, name="import") as tx:
             await tx.execute(REMOVING, prepare=None)
+            producer = await imports.wrong_producer(tx, self._key)
+            if producer is not None:
+                raise _wrong(f"producer {producer!r} has other chunks than its last sequence says")
             for of, name in await verifying.memory_ids(tx, self._key):
                 checked = verify_memory(tx, self._kinds, self._key, of)
                 async with aclosing(checked) as differences:

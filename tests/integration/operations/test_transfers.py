@@ -314,6 +314,15 @@ FORGED: dict[str, Callable[[dict[str, object]], object]] = {
     "size": lambda r: r.update(text="x" * 300_000) if r.get("position") == 3 else None,
     "unknown": lambda r: r.update(novel=1) if r.get("position") == 3 else None,
     "digest": lambda r: r.update(digest="00" * 32) if r["record"] == "revision" else None,
+    "producer": lambda r: (
+        r.update(last_sequence=21) if r["record"] == "producer" and r["producer_id"] else None
+    ),
+    "idle producer": lambda r: r.update(last_sequence=0) if r["record"] == "producer" else None,
+    "order of chunks": lambda r: (
+        r.update(producer_sequence=7 - int(str(r["position"])))
+        if r.get("position") in (3, 4) and r["record"] == "chunk"
+        else None
+    ),
     "memory": lambda r: r.update(memory="q") if r["record"] == "amendment" else None,
     "amendment": lambda r: r.update(value='"forged"') if r["record"] == "amendment" else None,
     "path": lambda r: r.update(path="no path") if r["record"] == "amendment" else None,
