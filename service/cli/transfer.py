@@ -14,15 +14,13 @@ from palimpsest import Client, Session, TransferProgress
 from service.cli.command import Json, NamedSession, command, new_request_id
 from service.cli.files import read_text
 from service.cli.importers import FORMATS, ForeignFormat, Read
-from service.cli.importers.records import ImportedRecord, UnreadableRecord, plain_id
+from service.cli.importers.records import ImportedRecord, UnreadableRecord, batches, plain_id
 from service.cli.output import CommandError, counted, cut, err, say, show, show_json
 
 #: Bytes of a file of another service, which is read as a whole.
 MAX_FILE_BYTES = 1024**3
 #: The session of records that name no user.
 IMPORTED = "imported"
-#: Chunks of one append.
-MAX_CHUNKS = 16
 #: UnreadableRecord records that are named; more are counted.
 NAMED = 20
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -198,9 +196,8 @@ async def _append_all(
             sessions[id] = await client.create_session(
                 id, exist_ok=True, request_id=new_request_id()
             )
-        chunks, request_id = list(record.chunks()), record.request_id(id)
-        for begin in range(0, len(chunks), MAX_CHUNKS):
-            part = chunks[begin : begin + MAX_CHUNKS]
-            await sessions[id].append(part, request_id=f"{request_id}-{begin}")
-        found[id] += len(chunks)
+        request_id = record.request_id(id)
+        for number, batch in enumerate(batches(record.chunks())):
+            await sessions[id].append(batch, request_id=f"{request_id}-{number}")
+            found[id] += len(batch)
     return dict(found)

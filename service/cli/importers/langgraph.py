@@ -49,6 +49,8 @@ def _record(place: str, item: Mapping[str, Any]) -> ImportedRecord:
         raise ValueError("its value is no object")
     text, rest = _content(value)
     numbered = {str(number): one for number, one in enumerate(space)}
+    # Quoted, since a part may have a colon of its own.
+    joined = ":".join(one.replace("%", "%25").replace(":", "%3A") for one in space)
     return ImportedRecord(
         place=place,
         id=json.dumps([space, key]),
@@ -58,7 +60,7 @@ def _record(place: str, item: Mapping[str, Any]) -> ImportedRecord:
         metadata=metadata_of(
             {"key": key, "namespace": "/".join(space)}, rest, others(item, *_KNOWN)
         ),
-        names={"user": ":".join(space), "namespace": ":".join(space), **numbered},
+        names={"user": joined, "namespace": joined, **numbered},
     )
 
 

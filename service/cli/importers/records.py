@@ -15,8 +15,13 @@ from palimpsest._splitting import split
 #: What the proto allows of an id, in bytes, and of metadata.
 MAX_ID_BYTES = 256
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 1024
-#: Characters of a chunk: longer texts are several.
+MAX_ROLE = 64
+#: Characters of a chunk: longer texts are several. They fit its bytes in each language.
 MAX_CHARACTERS = 60_000
+#: Content of a chunk, and of a batch of chunks, in bytes: less than the service's limits.
+MAX_CHUNK_BYTES, MAX_BATCH_BYTES = 240_000, 1_000_000
+#: Chunks of a batch.
+MAX_BATCH_CHUNKS = 16
 #: The last key of metadata, for what has no place of its own.
 MORE = "more"
 _JOINERS = "\u200c\u200d"
@@ -54,7 +59,7 @@ class ImportedRecord:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yields its chunks: several, where its text is long."""
+        """Yields its chunks: several, where its text is long, or the parts of its step are."""
         labels: dict[str, Any] = {
             "thread": plain_id(self.thread),
             "source": plain_id(self.source),
@@ -62,19 +67,26 @@ class ImportedRecord:
             "metadata": dict(self.metadata),
         }
         if self.observation or self.thought or self.action:
-            yield Chunk(
-                kind="agent_step",
-                observation=_bounded(self.observation),
-                thought=_bounded(self.thought),
-                action=_bounded(self.action),
-                **labels,
-            )
+            for step in self._steps():
+                yield Chunk(kind="agent_step", **step, **labels)
             return
         for part in split(_without_nul(self.text), MAX_CHARACTERS):
             if self.role:
-                yield Chunk(kind="message", role=self.role, text=part, **labels)
+                role = _cut(_without_nul(self.role), MAX_ROLE)
+                yield Chunk(kind="message", role=role, text=part, **labels)
             else:
                 yield Chunk(kind="text", text=part, **labels)
+
+    def _steps(self) -> Iterator[dict[str, Any]]:
+        """Yields the step, or pieces of its parts where they do not fit one chunk."""
+        parts = {"thought": self.thought, "action": self.action, "observation": self.observation}
+        parts = {name: _without_nul(text) for name, text in parts.items()}
+        if sum(len(text.encode()) for text in parts.values()) <= MAX_CHUNK_BYTES:
+            yield parts
+            return
+        for name, text in parts.items():
+            for piece in split(text, MAX_CHARACTERS):
+                yield {name: piece}
 
     def request_id(self, session: str) -> str:
         """Returns the id under which it is stored once in a session."""
@@ -87,13 +99,27 @@ def _without_nul(text: str) -> str:
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _bounded(text: str) -> str:
-    text = _without_nul(text)
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
+def batches(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Yields chunks together as one append may have them."""
+    batch: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        parts = (chunk.role, chunk.text, chunk.thought, chunk.action, chunk.observation)
+        own = sum(len(part.encode()) for part in parts)
+        if batch and (len(batch) == MAX_BATCH_CHUNKS or size + own > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(chunk)
+        size += own
+    if batch:
+        yield batch
 
 
 def plain_id(text: str) -> str:
-    """Returns a text as an id: without what ids may not have, and not too long."""
+    """Returns a text as an id: without what ids may not have, and not too long.
+
+    One that is changed ends with a digest, so that different texts are different ids.
+    """
     kept = "".join(
         "_"
         if one == "/" or (unicodedata.category(one) in _UNPRINTABLE and one not in _JOINERS)
@@ -101,9 +127,9 @@ def plain_id(text: str) -> str:
         for one in text
     ).strip()
     kept = "_" if kept in (".", "..") else kept
-    if len(kept.encode()) <= MAX_ID_BYTES:
+    if not kept or (kept == text and len(kept.encode()) <= MAX_ID_BYTES):
         return kept
-    digest = hashlib.sha256(kept.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
     return kept.encode()[: MAX_ID_BYTES - 17].decode(errors="ignore").strip() + "-" + digest
 
 

@@ -59,7 +59,7 @@ def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path
     records = [
         {"id": "1", "memory": "Has a dog", "user_id": "ann", "created_at": "2026-01-01T00:00:00Z"},
         {"id": "2", "memory": "Is 30", "user_id": "bob"},
-        {"id": "3", "memory": "x" * 130_000, "user_id": "bob"},
+        {"id": "3", "memory": "字" * 400_000, "user_id": "bob"},
         {"id": "4"},
     ]
     file.write_text(json.dumps({"results": records}))
@@ -70,9 +70,9 @@ def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path
         code, said = run(address, *arguments, "--json")
         assert code == 0, said
         assert asyncio.run(texts(address, f"{prefix}-ann")) == ["Has a dog"]
-        assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 4
+        assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 8
     # A later file has more.
     file.write_text(json.dumps([*records[:2], {"id": "5", "memory": "Moved", "user_id": "bob"}]))
     assert run(address, *arguments)[0] == 0
     assert asyncio.run(texts(address, f"{prefix}-bob"))[-1] == "Moved"
-    assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 5
+    assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 9

@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 
+from palimpsest import Chunk
 from service.cli.importers import FORMATS, ForeignFormat
-from service.cli.importers.records import ImportedRecord, UnreadableRecord, metadata_of, plain_id
+from service.cli.importers.records import (
+    ImportedRecord,
+    UnreadableRecord,
+    batches,
+    metadata_of,
+    plain_id,
+)
 from service.cli.output import CommandError
 from service.cli.transfer import read_all, session_id
+from service.settings.config import Limits
 
 
 def read(name: str, value: Any) -> tuple[list[ImportedRecord], list[UnreadableRecord]]:
@@ -49,7 +57,7 @@ def test_memories_of_mem0_are_texts_with_times_threads_and_sources() -> None:
     (chunk,) = record.chunks()
     assert (chunk.text, chunk.thread, chunk.source) == (
         "Prefers trains to planes",
-        "trip_7",
+        plain_id("trip/7"),
         "mem0",
     )
     assert chunk.metadata["category"] == "travel"
@@ -233,7 +241,8 @@ def test_other_content_is_refused_and_never_fails(name: str, value: Any) -> None
 
 
 def test_sessions_are_named_by_a_template() -> None:
-    assert session_id("user:{user}", {"user": "a/b"}) == "user:a_b"
+    assert session_id("user:{user}", {"user": "ann"}) == "user:ann"
+    assert session_id("user:{user}", {"user": "a/b"}).startswith("user:a_b-")
     assert session_id("{user}", {}) == "imported"
     with pytest.raises(CommandError, match="no record has"):
         session_id("{user.__class__}", {"user": "a"})
@@ -241,11 +250,53 @@ def test_sessions_are_named_by_a_template() -> None:
 
 def test_labels_fit_what_the_api_takes() -> None:
     assert len(plain_id("é" * 400).encode()) <= 256
-    assert plain_id(" a\n/b ") == "a__b"
+    assert plain_id(" a\n/b ").startswith("a__b-")
+    assert plain_id(" \u2028 ").startswith("_-")
+    assert plain_id("  ") == ""
     pairs = metadata_of({f"k{n}" * 40: "v" * 2000 for n in range(30)})
     assert len(pairs) == 16
     assert max(map(len, pairs)) <= 64
     assert max(map(len, pairs.values())) <= 1024
+
+
+def test_different_texts_are_different_ids() -> None:
+    texts = ["a/b", "a_b", "a\nb", "a_b ", ".", "..", "_", "\ud800", "\udfff", "x" * 257, "x" * 258]
+    assert len({plain_id(one) for one in texts}) == len(texts)
+    spaces = [["a:b", "c"], ["a", "b:c"], ["a", "b", "c"], ["a%3Ab", "c"]]
+    items = [{"namespace": one, "key": "k", "value": {"text": "t"}} for one in spaces]
+    records, _ = read("langgraph", items)
+    assert len({session_id("{user}", one.names) for one in records}) == len(spaces)
+
+
+def size(chunk: Chunk) -> int:
+    parts = (chunk.role, chunk.text, chunk.thought, chunk.action, chunk.observation)
+    return sum(len(one.encode()) for one in parts)
+
+
+@pytest.mark.parametrize("letter", ["x", "字", "🙂"])
+def test_chunks_and_batches_fit_the_limits_in_each_language(letter: str) -> None:
+    limits, text = Limits(), letter * 1_000_000
+    message = ImportedRecord(place="", id="", role="r" * 100, text=text)
+    step = ImportedRecord(
+        place="", id="", thought=letter * 60_000, action=letter * 60_001, observation=text
+    )
+    for record in (message, step):
+        chunks = list(record.chunks())
+        assert max(map(size, chunks)) <= limits.max_chunk_bytes
+        assert max(len(one.role) for one in chunks) <= 64
+        sent = list(batches(chunks))
+        assert [one for batch in sent for one in batch] == chunks
+        assert max(sum(map(size, batch)) for batch in sent) <= limits.max_batch_bytes
+        assert len(sent) < len(chunks)
+    assert "".join(one.text for one in message.chunks()) == text
+    for part in ("thought", "action", "observation"):
+        assert "".join(getattr(one, part) for one in step.chunks()) == getattr(step, part)
+
+
+def test_a_step_that_fits_is_one_chunk() -> None:
+    step = ImportedRecord(place="", id="", thought=" a ", action="b", observation="字" * 70_000)
+    (chunk,) = step.chunks()
+    assert (chunk.thought, chunk.action, chunk.observation) == (" a ", "b", "字" * 70_000)
 
 
 def test_the_same_record_has_the_same_id_in_each_file() -> None:
