@@ -17,6 +17,7 @@ from service.usecases.answers.readers.memwalker import Navigator
 from service.usecases.answers.readers.pcc import ContextReader
 from service.usecases.answers.readers.prism import PrismReader
 from service.usecases.log.append import FirstAppended
+from service.usecases.log.room import FindRoom, find_unlimited
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.default_memories import DefaultMemories
 from service.usecases.memories.kinds import KindUseCases
@@ -85,6 +86,7 @@ def memories_of(
     watcher: ProgressWatcher,
     token_key: bytes,
     limits: Limits,
+    find_room: FindRoom = find_unlimited,
 ) -> Memories:
     """Returns what clients do with memories of every kind that there is."""
     values = {
@@ -92,7 +94,9 @@ def memories_of(
         for name, kind in KINDS.items()
         if kind.values is not None
     }
-    return Memories(database, wake_ups, watcher, token_key, limits, use_cases(), values)
+    return Memories(
+        *(database, wake_ups, watcher, token_key, limits, use_cases(), values), find_room
+    )
 
 
 def costs_of(database: Database, comparer: Comparer) -> Costs:

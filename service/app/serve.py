@@ -95,7 +95,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         appender = Appender(database, wake_ups, keys.token, config.limits, default_memories())
         pages = Pages(keys.token, config.limits)
         access = access_of(config, database, wake_ups, pages, journal)
-        memories = memories_of(database, wake_ups, watcher, keys.token, config.limits)
+        memories = memories_of(
+            *(database, wake_ups, watcher, keys.token, config.limits), access.quotas.memory_room
+        )
         facts = Facts(config).of
         contexts = WorkingContexts(
             database,
@@ -149,6 +151,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                         ImportRules(
                             check_spec=partial(check_spec, models),
                             pace=access.quotas.pace_import,
+                            session_room=access.quotas.session_room,
+                            memory_room=access.quotas.memory_room,
                         ),
                     ),
                     pages,

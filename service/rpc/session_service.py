@@ -10,7 +10,6 @@ from google.protobuf import empty_pb2
 
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.access.identity import LOCAL, current_principal
-from service.domain.access.quotas import QuotaName
 from service.domain.log.erasures import ErasureRequest
 from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
@@ -32,6 +31,7 @@ from service.settings.config import Limits
 from service.usecases.access.quotas import QuotaGuard
 from service.usecases.log import sessions
 from service.usecases.log.append import Appender
+from service.usecases.log.room import unlimited
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.exporting import Exporter
 from service.usecases.operations.importing import Importer
@@ -88,9 +88,11 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self, request: session_service_pb2.CreateSessionRequest, context: Context
     ) -> session_service_pb2.Session:
         """Creates a session."""
+        tenant_id = current_tenant()
+        room = unlimited if self._quotas is None else await self._quotas.session_room(tenant_id)
         created = sessions.create(
             self._database,
-            current_tenant(),
+            tenant_id,
             request.session.id,
             language=request.session.language or self._language,
             metadata=_metadata(request.session),
@@ -98,6 +100,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
                 request.session, "default_memory", self._default_memory
             ),
             retention=common.retention(request.session.retention),
+            room=room,
         )
         return await reply(created, transfers.session_message)
 
@@ -286,7 +289,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         """Waits until the quotas of the tenant allow a batch. Raises Exhausted when it is full."""
         if self._quotas is not None:
             tenant_id = current_tenant()
-            await self._quotas.check_room(tenant_id, QuotaName.STORED_BYTES)
+            await self._quotas.check_bytes(tenant_id)
             await self._quotas.pace(tenant_id, amounts_of(chunks))
 
     async def Append(  # noqa: N802
@@ -296,6 +299,8 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         tenant_id = current_tenant()
         self._appender.refuse_when_full()
         submission = appends.submission(tenant_id, request, self._limits)
+        if self._quotas is not None:
+            await self._quotas.check_append(tenant_id, submission)
         appended = await self._appender.submit(tenant_id, submission)
         boundary("append", "reply")
         return session_service_pb2.AppendResponse(

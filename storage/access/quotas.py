@@ -14,14 +14,16 @@ _SET = f"""
 INSERT INTO tenant_quota (tenant_id, {_NAMES}) VALUES (%(tenant)s, {_VALUES})
 ON CONFLICT (tenant_id) DO UPDATE SET {_CHANGED}
 """  # noqa: S608 - as above
-_SESSIONS = """
-SELECT count(*) FROM (
-    SELECT FROM session WHERE tenant_id = %(tenant)s AND name > '' LIMIT %(limit)s) AS counted
-"""
 #: Imports are hidden until they are complete, and count from their beginning.
 _SHOW_HIDDEN = "SET LOCAL app.removing = 'on'"
+_HIDE = "SET LOCAL app.removing = 'off'"
 _IS_IMPORTED = """EXISTS (SELECT FROM session_import i
     WHERE i.session_key = session.session_key AND i.finished_at IS NULL)"""
+_SESSIONS = f"""
+SELECT count(*) FROM (
+    SELECT FROM session WHERE tenant_id = %(tenant)s AND name > ''
+        AND (deleted_at IS NULL OR {_IS_IMPORTED}) LIMIT %(limit)s) AS counted
+"""  # noqa: S608 - as above
 # By the sessions of the tenant: memories have no index for it.
 _MEMORIES = f"""
 SELECT count(*) FROM (
@@ -38,6 +40,10 @@ _COUNTS = {
     QuotaName.MEMORIES: _MEMORIES,
     QuotaName.STORED_BYTES: _BYTES,
 }
+
+#: Transactions of a tenant that add the same thing wait for each other: none counts without what
+#: the one before it added. No row exists for all of them to lock.
+_ONE_BY_ONE = "SELECT pg_advisory_xact_lock(hashtextextended('quota ' || %s || ' ' || %s, 0))"
 
 #: The quotas that were set for a tenant; None: the default.
 StoredQuota = Mapping[QuotaName, int | None]
@@ -60,9 +66,14 @@ async def write(tx: Transaction, quota: StoredQuota) -> None:
     await tx.execute(_SET, {"tenant": tx.tenant_id, **values})
 
 
+async def lock(tx: Transaction, name: QuotaName) -> None:
+    """Keeps others from passing `lock` for this tenant and quota until the transaction ends."""
+    await tx.execute(_ONE_BY_ONE, (str(tx.tenant_id), name.value))
+
+
 async def count(tx: Transaction, name: QuotaName, limit: int) -> int:
     """Returns how much the transaction's tenant has: of sessions and memories up to `limit`."""
-    if name is not QuotaName.SESSIONS:
-        await tx.execute(_SHOW_HIDDEN, prepare=None)
+    await tx.execute(_SHOW_HIDDEN, prepare=None)
     row = first(await tx.fetch(_COUNTS[name], {"tenant": tx.tenant_id, "limit": limit}))
+    await tx.execute(_HIDE, prepare=None)
     return 0 if row is None else int(row[0])

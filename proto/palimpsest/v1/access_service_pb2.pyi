@@ -106,11 +106,15 @@ class Quota(_message.Message):
     concurrent_streams: _builtins.int
     """Optional. Other streams at once, on each server."""
     sessions: _builtins.int
-    """Optional. Sessions that exist. Those that are created at one moment may exceed it together."""
+    """Optional. Sessions that exist, imports that are unfinished among them. A call that adds none,
+    such as a repeated one, is not refused.
+    """
     memories: _builtins.int
     """Optional. The same for memories, those that a first append makes left out."""
     stored_bytes: _builtins.int
-    """Optional. Content of all chunks, in bytes of UTF-8, to within five seconds."""
+    """Optional. Content of all chunks, in bytes of UTF-8, to within five seconds. An append that
+    repeats an earlier request is not refused.
+    """
     def __init__(
         self,
         *,

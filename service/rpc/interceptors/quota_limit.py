@@ -16,21 +16,15 @@ _STREAMS = frozenset(
         *("WaitOperation", "WatchMemory"),
     }
 )
-#: What a method adds to.
-_ADDS = {
-    "Append": QuotaName.STORED_BYTES,
-    "AppendChunks": QuotaName.STORED_BYTES,
-    "CreateMemory": QuotaName.MEMORIES,
-    "CreateSession": QuotaName.SESSIONS,
-    "ImportSession": QuotaName.SESSIONS,
-    "RebuildMemory": QuotaName.MEMORIES,
-}
 #: Refused calls about quotas could not be raised by the calls that raise them.
 _FREE = frozenset({"GetQuota", "UpdateQuota"})
 
 
 class QuotaLimit(Around):
-    """Refuses calls that exceed a quota, before they do anything."""
+    """Refuses calls that exceed a rate, or are too many at once, before they do anything.
+
+    What is stored is limited where it is added: a repeated call adds nothing.
+    """
 
     def __init__(self, guard: QuotaGuard) -> None:
         super().__init__()
@@ -52,8 +46,6 @@ class QuotaLimit(Around):
         if name == "Append":
             amounts |= amounts_of(request.chunks)
         await self._guard.admit(tenant_id, amounts)
-        if name in _ADDS:
-            await self._guard.check_room(tenant_id, _ADDS[name])
         kind = None
         if name in _ASKS or name in _STREAMS:
             asks = name in _ASKS

@@ -4,25 +4,32 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.access.identity import current_identity
 from service.domain.access.keys import StoredTenant, require_operator, tenant_not_found
 from service.domain.access.quotas import UNLIMITED, Quota, QuotaName, exceeded
+from service.domain.log.appending import Submission
+from service.domain.values.errors import Exhausted
 from service.domain.values.tenancy import DEFAULT_TENANT, SYSTEM_TENANT
 from service.settings.config import Limits
 from service.usecases.access.lookups import CachedLookups
 from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.tenants import Tenants, as_tenant
-from service.usecases.log.idempotency import store_result
+from service.usecases.log.idempotency import is_done, store_result
+from service.usecases.log.room import Room, unlimited
 from service.usecases.operations.import_rules import ImportAmounts
 from storage.access import audit, quotas, tenants
 from storage.access.quotas import StoredQuota
-from storage.engine.database import Database
+from storage.engine.database import Database, Transaction
 
-#: For how long a server trusts a count of stored bytes.
+#: For how long a server trusts a count of stored bytes, and of what is far from its limit.
 COUNT_SECONDS = 5.0
+#: Far from its limit is what so many more may be added to: more than a tenant can add within
+#: COUNT_SECONDS. What is nearer is counted each time.
+FAR = 10_000
 _NOTHING: StoredQuota = {}
 
 
@@ -91,12 +98,18 @@ class QuotaGuard:
         self._limits = limits
         self._rates = rates
         self._lookups = CachedLookups(self._load, seconds=seconds)
-        self._bytes = CachedLookups(self._count_bytes, seconds=COUNT_SECONDS)
+        self._counts = {
+            name: CachedLookups(partial(self._count, name), seconds=COUNT_SECONDS)
+            for name in (QuotaName.SESSIONS, QuotaName.MEMORIES, QuotaName.STORED_BYTES)
+        }
         self._taken: Counter[tuple[UUID, QuotaName]] = Counter()
 
     def forget(self) -> None:
         """Reads quotas anew: this process has changed some."""
         self._lookups.forget()
+        # They were counted up to the limits of before.
+        for counts in self._counts.values():
+            counts.forget()
 
     async def of(self, tenant_id: UUID) -> Quota:
         """Returns the quotas of a tenant. Raises Exhausted, StorageError."""
@@ -123,30 +136,43 @@ class QuotaGuard:
 
     async def pace_import(self, tenant_id: UUID, amounts: ImportAmounts) -> None:
         """Waits until the tenant's quotas allow a block of an import. Raises Exhausted."""
-        if amounts.memories:
-            await self.check_room(tenant_id, QuotaName.MEMORIES, adding=amounts.memories)
-        await self.check_room(tenant_id, QuotaName.STORED_BYTES)
+        await self.check_bytes(tenant_id)
         rates = {
             QuotaName.CHUNKS_PER_SECOND: amounts.chunks,
             QuotaName.BYTES_PER_SECOND: amounts.size_bytes,
         }
         await self.pace(tenant_id, rates)
 
-    async def check_room(self, tenant_id: UUID, name: QuotaName, *, adding: int = 1) -> None:
-        """Refuses what would exceed a quota of what is stored. Raises Exhausted.
-
-        Calls at the same moment may exceed it together.
-        """
+    async def check_bytes(self, tenant_id: UUID) -> None:
+        """Refuses to store more than the quota, to within COUNT_SECONDS. Raises Exhausted."""
+        name = QuotaName.STORED_BYTES
         limit = (await self.of(tenant_id)).limit(name)
-        if not limit:
-            return
-        if name is QuotaName.STORED_BYTES:
-            count = await self._bytes.find(str(tenant_id)) or 0
-        else:
-            async with self._database.transaction(tenant_id, name="quotas") as tx:
-                count = await quotas.count(tx, name, limit)
-        if count + adding > limit:
+        if limit and (await self._counts[name].find(str(tenant_id)) or 0) >= limit:
             raise exceeded(name, limit)
+
+    async def check_append(self, tenant_id: UUID, submission: Submission) -> None:
+        """Refuses as `check_bytes`, unless the request of the append was done before."""
+        try:
+            await self.check_bytes(tenant_id)
+        except Exhausted:
+            done = submission.request
+            key = submission.session_key
+            if done is None or not await is_done(self._database, tenant_id, key, done.request_id):
+                raise
+
+    async def session_room(self, tenant_id: UUID) -> Room:
+        """Returns what checks a transaction that has added a session."""
+        return await self._room(tenant_id, QuotaName.SESSIONS)
+
+    async def memory_room(self, tenant_id: UUID) -> Room:
+        """Returns what checks a transaction that has added a memory."""
+        return await self._room(tenant_id, QuotaName.MEMORIES)
+
+    async def _room(self, tenant_id: UUID, name: QuotaName) -> Room:
+        limit = (await self.of(tenant_id)).limit(name)
+        if not limit or (await self._counts[name].find(str(tenant_id)) or 0) + FAR < limit:
+            return unlimited
+        return partial(_check_added, name=name, limit=limit)
 
     @contextmanager
     def slot(self, tenant_id: UUID, name: QuotaName, limit: int) -> Iterator[None]:
@@ -168,9 +194,16 @@ class QuotaGuard:
             stored = await quotas.read(tx, tenants)
         return {str(one): in_force(one, stored.get(one, _NOTHING), self._limits) for one in tenants}
 
-    async def _count_bytes(self, ids: Sequence[str]) -> Mapping[str, int]:
+    async def _count(self, name: QuotaName, ids: Sequence[str]) -> Mapping[str, int]:
         found: dict[str, int] = {}
         for id in ids:
+            limit = (await self.of(UUID(id))).limit(name)
             async with self._database.transaction(UUID(id), name="quotas") as tx:
-                found[id] = await quotas.count(tx, QuotaName.STORED_BYTES, 0)
+                found[id] = await quotas.count(tx, name, limit)
         return found
+
+
+async def _check_added(tx: Transaction, *, name: QuotaName, limit: int) -> None:
+    await quotas.lock(tx, name)
+    if await quotas.count(tx, name, limit + 1) > limit:
+        raise exceeded(name, limit)

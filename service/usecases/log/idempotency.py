@@ -126,6 +126,12 @@ async def tried_again(
     raise AssertionError("the last try returns or raises")
 
 
+async def is_done(database: Database, tenant_id: UUID, key: UUID, request_id: str) -> bool:
+    """Returns whether a request of this id was done in a session, be it with other content."""
+    async with database.direct(tenant_id, name="requests") as direct:
+        return await requests.read_response(direct, key, request_id) is not None
+
+
 async def _response(database: Database, tenant_id: UUID, request: ClientRequest) -> bytes | None:
     """Returns the response of a request that was done; None when it was not."""
     async with database.direct(tenant_id, name="requests") as direct:

@@ -14,6 +14,7 @@ from service.domain.values.tenancy import session_key
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import being_deleted, keep_tenant, session_not_found
+from service.usecases.log.room import Room, unlimited
 from storage.engine.database import Database
 from storage.log import deleting, redacting, retention_turns, sessions
 from storage.log import pages as log_pages
@@ -42,9 +43,10 @@ async def create(
     metadata: Mapping[str, str] | None = None,
     default_memory: DefaultMemory = DefaultMemory.NONE,
     retention: Retention = NO_POLICY,
+    room: Room = unlimited,
 ) -> StoredSession:
     """Creates a session that is searched in `language`. Raises AlreadyExists, Conflict,
-    InvalidInput, Unauthenticated (its tenant was deleted)."""
+    InvalidInput, Exhausted (quota), Unauthenticated (its tenant was deleted)."""
     async with database.transaction(tenant_id, name="sessions") as tx:
         if not await sessions.has_language(tx, language):
             raise InvalidInput(
@@ -64,6 +66,7 @@ async def create(
             raise AlreadyExists(
                 Reason.SESSION_EXISTS, f"there is a session {name!r} already", {"session": name}
             )
+        await room(tx)
         if retention.stored():
             await retention_turns.begin(tx)
         return await store_result(tx, made)

@@ -28,6 +28,7 @@ from service.usecases.log.lookup import (
     revision_not_found,
     session_not_found,
 )
+from service.usecases.log.room import FindRoom, find_unlimited
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import (
     Consistency,
@@ -127,6 +128,7 @@ class Memories:
         limits: Limits,
         kinds: Mapping[str, KindUseCases],
         values: Mapping[str, ValueReader],
+        find_room: FindRoom = find_unlimited,
     ) -> None:
         """`values` reads the kinds of memories whose values are not stored whole."""
         self._database = database
@@ -136,6 +138,7 @@ class Memories:
         self._limits = limits
         self._kinds = kinds
         self._values = values
+        self._find_room = find_room
 
     async def create(
         self,
@@ -147,9 +150,10 @@ class Memories:
         """Creates a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
-            first = self._first(spec)
+            first, room = self._first(spec), await self._find_room(tenant_id)
             async with self._database.transaction(tenant_id, name="memories") as tx:
                 stored = await self._create(tx, session, name, spec, first)
+                await room(tx)
                 await store_result(tx, stored)
         self.wake(tenant_id, stored)
         return stored
@@ -164,9 +168,10 @@ class Memories:
         key = session_key(tenant_id, session)
         target = memory_id(key, name), name
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, target[0]):
-            first = self._first(spec)
+            first, room = self._first(spec), await self._find_room(tenant_id)
             async with self._database.transaction(tenant_id, name="memories") as tx:
                 stored = await self._create(tx, session, name, spec, first, rebuilt_from=source)
+                await room(tx)
                 if not spec.has_whole_log:
                     # It reads the log as it is now: its operation waits for that.
                     await flushing.flush(tx, *item_key(stored), stored.head)

@@ -14,6 +14,7 @@ from service.domain.operations.transfer import records
 from service.domain.operations.transfer.blocks import Block, FileInvalid, values_of
 from service.domain.operations.transfer.records import RecordKind
 from service.domain.values.memory_specs import DefaultMemory, MemorySpec
+from service.usecases.log.room import FindRoom, find_unlimited
 from storage.operations import imports
 
 #: Pairs of metadata, and characters of a key and of a value: chunks.proto, session_service.proto.
@@ -25,7 +26,6 @@ class ImportAmounts:
     """What a block adds to a tenant."""
 
     chunks: int
-    memories: int
     #: As it was sent.
     size_bytes: int
 
@@ -44,8 +44,11 @@ class ImportRules:
 
     #: Raises InvalidInput for a spec that no memory can be created with.
     check_spec: Callable[[MemorySpec], None] = _accept
-    #: Waits until the quotas of a tenant allow a block. Raises Exhausted.
+    #: Waits until the rates of a tenant allow a block. Raises Exhausted.
     pace: Callable[[UUID, ImportAmounts], Awaitable[None]] = _do_not_wait
+    #: Check that a tenant may have the session, and the memories of a block.
+    session_room: FindRoom = find_unlimited
+    memory_room: FindRoom = find_unlimited
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +92,7 @@ def _kind_and_memory(line: tuple[int, Mapping[str, Any]]) -> tuple[str, str]:
 def amounts_of(block: Block) -> ImportAmounts:
     """Returns what a block adds."""
     counts = Counter(one[records.RECORD] for one in block.records)
-    return ImportAmounts(
-        chunks=counts["chunk"], memories=counts["memory"], size_bytes=block.size_bytes
-    )
+    return ImportAmounts(chunks=counts["chunk"], size_bytes=block.size_bytes)
 
 
 def check_session(number: int, row: Mapping[str, Any]) -> None:

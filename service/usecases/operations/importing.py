@@ -32,6 +32,7 @@ from service.domain.values.tenancy import memory_id, session_key
 from service.llm.offloading import beside
 from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted, keep_tenant
+from service.usecases.log.room import find_unlimited
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.operations.import_rules import (
     ImportRules,
@@ -87,8 +88,8 @@ class Importer:
     async def open(self, tenant_id: UUID, header_line: bytes, session: str) -> "ImportRun":
         """Begins an import under a name, or continues it where it was interrupted.
 
-        Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition, Unauthenticated (its
-        tenant was deleted).
+        Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition, Exhausted (quota),
+        Unauthenticated (its tenant was deleted).
         """
         try:
             header = Header.from_line(header_line)
@@ -99,11 +100,13 @@ class Importer:
             limit = self._limits.max_memories
             said = f"it has {header.memories} memories, and a session here at most {limit}"
             raise _invalid(FileInvalid(1, said))
+        room = await self._rules.session_room(tenant_id)
         async with self._database.transaction(tenant_id, name="import") as tx:
             await _refuse_redacted(tx, header.export_id)
             stored = await imports.get(tx, key)
             if stored is None or stored.finished_at is not None:
                 await self._begin(tx, key, session, header)
+                await room(tx)
                 stored = await imports.get(tx, key)
         assert stored is not None, "it was begun in this transaction"
         if stored.export_id != header.export_id:
@@ -173,7 +176,7 @@ class ImportRun:
     async def feed(self, data: bytes) -> AsyncGenerator[Imported]:
         """Writes the blocks that `data` completes, and yields how far it is after each.
 
-        `data` continues after `through_line`. Raises InvalidInput, Conflict.
+        `data` continues after `through_line`. Raises InvalidInput, Conflict, Exhausted (quota).
         """
         blocks = self._reader.feed(data)
         while True:
@@ -211,10 +214,14 @@ class ImportRun:
         try:
             # Like what reads blocks, it takes long for a large one.
             runs = await beside(runs_of, block)
+            has_memories = any(one.kind is records.MEMORY for one in runs)
+            find_room = self._rules.memory_room if has_memories else find_unlimited
+            room = await find_room(self._tenant_id)
             async with self._database.transaction(self._tenant_id, name="import") as tx:
                 await self._advance(tx, before)
                 for one in runs:
                     await self._write_run(tx, one)
+                await room(tx)
         except FileInvalid as error:
             raise _invalid(error) from error
         except RowsRefused as error:

@@ -152,7 +152,7 @@ async def test_what_is_stored_counts_while_it_is_hidden(
         await quotas.write(tx, {name: limit})
     guard = QuotaGuard(database, Limits(), Quotas(), seconds=600)
     first = [SESSION, PRODUCER, chunk(1, text="x" * 100), memory("a", "tree")]
-    rules = ImportRules(pace=guard.pace_import)
+    rules = ImportRules(pace=guard.pace_import, memory_room=guard.memory_room)
     sending = send(database, first, [memory("b", "tree")], memories=2, rules=rules)
     if refused:
         with pytest.raises(Exhausted) as found:
