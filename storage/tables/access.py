@@ -102,6 +102,8 @@ source_trust = Table(
         " AND trust_before IN ('trusted', 'unverified', 'blocked'))",
         name="source_trust_before",
     ),
+    # Whether a tenant has any.
+    Index("source_trust_tenant", "tenant_id"),
     # Of rules for beginnings, the longest first.
     Index(
         "source_trust_beginning",
