@@ -5,8 +5,10 @@ of a word, and the same in other words, is not.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain, repeat
 from uuid import UUID
 
 from service.domain.log.chunks import Chunk
@@ -16,6 +18,8 @@ from service.domain.log.matching import normalized, parts_of
 WHOLE = 0
 _WORD = re.compile(r"\w+")
 _PURPOSE = b"keep out\0"
+#: A digest of a run is a number below it.
+_PRIME = 2**256 - 189
 
 #: Returns the keyed digest of a text's digest or words.
 Keyed = Callable[[bytes], bytes]
@@ -29,40 +33,42 @@ class KeepOutRules:
     by_words: Mapping[int, Mapping[bytes, UUID]] = field(default_factory=dict)
 
     def find(self, chunk: Chunk, keyed: Keyed) -> UUID | None:
-        """Returns the redaction that a chunk belongs to; None: it is stored as it is."""
-        if not self.by_words:
-            return None
+        """Returns the redaction that a chunk belongs to; None: it is stored as it is.
+
+        A chunk of 100,000 words takes seconds: call it beside the event loop.
+        """
         whole = self.by_words.get(WHOLE)
         if whole and (found := whole.get(whole_digest(chunk, keyed))) is not None:
             return found
-        for part in parts_of(chunk):
-            words = _words(part)
-            for count, known in self.by_words.items():
-                if count == WHOLE:
-                    continue
-                for run in _runs(words, count):
-                    if (found := known.get(keyed(run))) is not None:
+        phrases = [(count, known) for count, known in self.by_words.items() if count != WHOLE]
+        for part in parts_of(chunk) if phrases else ():
+            numbers = _numbers(_words(part), keyed)
+            for count, known in phrases:
+                for digest in _digests(numbers, count, keyed):
+                    if (found := known.get(digest)) is not None:
                         return found
         return None
 
 
 def whole_digest(chunk: Chunk, keyed: Keyed) -> bytes:
-    """Returns the keyed digest of all words of a chunk's texts."""
-    words = [word for part in chunk.parts[1:] for word in _words(part)]
+    """Returns the keyed digest of all words of a chunk's texts; without any, of their signs."""
+    texts = chunk.parts[1:]
+    words = [word for text in texts for word in _words(text)] or map(normalized, texts)
     return keyed(_PURPOSE + b"whole\0" + " ".join(words).encode())
 
 
 def phrase_rule(phrase: str, keyed: Keyed) -> tuple[int, bytes] | None:
     """Returns the number of words of a phrase and its keyed digest; None when it has no word."""
     words = _words(phrase)
-    return (len(words), keyed(_run(words))) if words else None
+    digest = next(_digests(_numbers(words, keyed), len(words), keyed), None)
+    return None if digest is None else (len(words), digest)
 
 
 def holds_phrase(chunk: Chunk, phrase: str) -> bool:
     """Returns whether a chunk has the words of a phrase in a row, so that a rule recognizes it."""
     wanted = _words(phrase)
-    return any(
-        _run(wanted) in _runs(_words(part), len(wanted)) for part in parts_of(chunk) if wanted
+    return bool(wanted) and any(
+        f" {' '.join(wanted)} " in f" {' '.join(_words(part))} " for part in parts_of(chunk)
     )
 
 
@@ -70,15 +76,29 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(normalized(text))
 
 
-def _runs(words: Collection[str], count: int) -> Iterator[bytes]:
-    listed = list(words)
-    seen: set[bytes] = set()
-    for start in range(len(listed) - count + 1):
-        run = _run(listed[start : start + count])
-        if run not in seen:
-            seen.add(run)
-            yield run
+def _numbers(words: Sequence[str], keyed: Keyed) -> Sequence[int]:
+    """Returns the keyed digest of each word, as a number."""
+    key = keyed(_PURPOSE + b"words\0")
+    numbers = {
+        one: int.from_bytes(blake2b(one.encode(), key=key, digest_size=32).digest())
+        for one in set(words)
+    }
+    return [numbers[one] for one in words]
 
 
-def _run(words: Collection[str]) -> bytes:
-    return _PURPOSE + " ".join(words).encode()
+def _digests(numbers: Sequence[int], count: int, keyed: Keyed) -> Iterator[bytes]:
+    """Yields the keyed digest of each run of `count` words.
+
+    As in the search of Rabin and Karp, it is a polynomial over the keyed digests of the words, and
+    follows from the one before: the time does not depend on `count`.
+    """
+    if not 0 < count <= len(numbers):
+        return
+    base = int.from_bytes(keyed(_PURPOSE + count.to_bytes(4)))
+    leaving = pow(base, count, _PRIME)
+    run = 0
+    for entering, left in zip(numbers, chain(repeat(0, count), numbers), strict=False):
+        run = (run * base + entering - left * leaving) % _PRIME
+        count -= 1
+        if count <= 0:
+            yield run.to_bytes(32)
