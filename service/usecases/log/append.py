@@ -30,7 +30,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.settings.config import Limits
 from service.usecases.log import append_traces, metrics
-from service.usecases.log.append_group import AppendGroup, read_repeated
+from service.usecases.log.append_group import AppendGroup, find_kept_out, read_repeated
 from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
@@ -42,7 +42,7 @@ from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.log import chunks as log
-from storage.log import keeping_out, requests, sessions
+from storage.log import requests, sessions
 from storage.log.redacting import Keyed
 
 _log = structlog.get_logger("palimpsest.append")
@@ -290,12 +290,13 @@ class Appender:
         locked = await log.lock(tx, producers, wanted, waits=is_one)
         if not is_one:
             entries = [one for one in entries if one.producer[0] in locked.sessions]
+        keyed = self._keyed(tx.tenant_id)
         group = AppendGroup(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await read_repeated(tx, entries, locked),
-            keyed=self._keyed(tx.tenant_id),
-            kept_out=await keeping_out.read(tx, locked.keeping_out) if locked.keeping_out else {},
+            keyed=keyed,
+            kept_out=await find_kept_out(tx, entries, locked.keeping_out, keyed),
             requests=dict(locked.requests),
         )
         for entry in entries:

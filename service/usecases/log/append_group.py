@@ -18,12 +18,14 @@ from service.domain.log.appending import (
 from service.domain.log.chunks import Chunk
 from service.domain.log.keeping_out import KeepOutRules
 from service.domain.values.errors import PalimpsestError
+from service.llm.offloading import beside
 from service.usecases.log import metrics
 from service.usecases.log.metrics import Guard
 from service.usecases.log.submissions import Appended, QueuedSubmission
 from storage.engine.database import Transaction
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
+from storage.log import keeping_out
 from storage.log.chunks import StoredDigest
 from storage.log.redacting import Keyed
 from storage.log.requests import RequestKey
@@ -47,8 +49,8 @@ class AppendGroup:
     stored: dict[_Place, StoredDigest]
     #: Returns the keyed digest of a digest, by which repeats of redacted chunks are recognised.
     keyed: Keyed
-    #: What is kept out of sessions that keep anything out.
-    kept_out: Mapping[UUID, KeepOutRules] = field(default_factory=dict)
+    #: The redactions of chunks that are kept out of their sessions, by session and digest.
+    kept_out: Mapping[tuple[UUID, bytes], UUID] = field(default_factory=dict)
     #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
     requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
@@ -117,9 +119,8 @@ class AppendGroup:
 
     def _new(self, entry: QueuedSubmission, placed: PlacedChunk) -> log.NewChunk:
         """Returns a chunk to be written: a tombstone where it is kept out of the session."""
-        rules = self.kept_out.get(entry.submission.session_key)
         sent = placed.submitted
-        redaction_id = None if rules is None else rules.find(sent.chunk, self.keyed)
+        redaction_id = self.kept_out.get((entry.submission.session_key, sent.digest))
         if redaction_id is not None:
             empty = Chunk(kind=sent.chunk.kind, observed_first=None, is_redacted=True)
             sent = replace(sent, chunk=empty, digest=self.keyed(sent.digest), size_bytes=0)
@@ -191,3 +192,26 @@ async def read_repeated(
         if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
     ]
     return dict(await log.read_repeated(tx, wanted)) if wanted else {}
+
+
+async def find_kept_out(
+    tx: Transaction, entries: Sequence[QueuedSubmission], sessions: Collection[UUID], keyed: Keyed
+) -> Mapping[tuple[UUID, bytes], UUID]:
+    """Returns which chunks of `entries` are kept out of these sessions, as in AppendGroup."""
+    if not sessions:
+        return {}
+    rules = await keeping_out.read(tx, sessions)
+    return await beside(_kept_out, entries, rules, keyed)
+
+
+def _kept_out(
+    entries: Sequence[QueuedSubmission], rules: Mapping[UUID, KeepOutRules], keyed: Keyed
+) -> Mapping[tuple[UUID, bytes], UUID]:
+    """Compares chunks with rules, which takes long where both are many."""
+    found = {}
+    for submission in (one.submission for one in entries if one.submission.session_key in rules):
+        key = submission.session_key
+        for sent in submission.chunks:
+            if (redaction := rules[key].find(sent.chunk, keyed)) is not None:
+                found[key, sent.digest] = redaction
+    return found

@@ -1,6 +1,7 @@
 """Redacting chunks: nothing that was derived from them is left, and memories are made again."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from service.app.kinds import memories_of, use_cases
+from service.domain.log.chunks import Chunk
 from service.domain.log.erasures import ErasureRequest
+from service.domain.log.keeping_out import KeepOutRules, Keyed
 from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import OperationState
 from service.domain.prompting.flows import ModelRequest, Purpose
@@ -259,6 +262,26 @@ async def test_what_is_kept_out_becomes_a_tombstone(database: Database) -> None:
     again = await append_texts(database, "s", kept, first=4)
     assert (again.first_position, again.position) == (4, 7)
     assert await differences(database) == []
+
+
+async def test_appends_are_compared_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set[int]()
+    find = KeepOutRules.find
+
+    def noted(self: KeepOutRules, chunk: Chunk, keyed: Keyed) -> UUID | None:
+        threads.add(threading.get_ident())
+        return find(self, chunk, keyed)
+
+    monkeypatch.setattr(KeepOutRules, "find", noted)
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one", SECRET])
+    await redact(database, keep_out=True, text=SECRET)
+    await append_texts(database, "s", [f"again {SECRET}", "four"], first=3)
+    assert await texts_of(database) == ["one", "", "", "four"]
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_chunks_that_are_kept_out_are_recognized_as_a_whole(database: Database) -> None:
