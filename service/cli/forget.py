@@ -65,13 +65,18 @@ async def forget(
     if as_json:
         show_json(plain_json(found))
         return
-    _show(found, dry_run=dry_run)
+    _show(found, keeps_out=bool(text) if keep_out is None else keep_out, dry_run=dry_run)
 
 
-def _show(found: Forgotten, *, dry_run: bool) -> None:
+def _show(found: Forgotten, *, keeps_out: bool, dry_run: bool) -> None:
+    verb = "would be" if dry_run else "are"
     for one in found.positions:
         show(f"{one.first}" if one.first == one.last else f"{one.first}-{one.last}")
-    say(f"{counted(found.chunks, 'chunk')} {'would be' if dry_run else 'are'} redacted")
+    say(f"{counted(found.chunks, 'chunk')} {verb} redacted")
+    if keeps_out:
+        say(f"{counted(found.kept_out, 'more text')} {verb} kept out")
+    if keeps_out and not (found.kept_out or found.chunks):
+        say("redacted chunks have nothing left to keep out: name what they said with --text")
     if found.operation is not None and found.operation.state != "done":
         say(f"palimpsest operation wait {found.operation.id} waits for what was derived")
 

@@ -13,17 +13,10 @@ FROM unnest(%(words)s::integer[], %(digests)s::bytea[]) AS t (words, digest)
 ON CONFLICT DO NOTHING
 """
 _MARK = "UPDATE session SET keeps_out = true WHERE session_key = %(session)s"
-_COUNT = "SELECT count(*) FROM keep_out WHERE session_key = %(session)s"
 _READ = """
 SELECT session_key, words, digest, redaction_id FROM keep_out
 WHERE session_key = ANY(%(sessions)s::uuid[])
 """
-
-
-async def count(tx: Transaction, session_key: UUID) -> int:
-    """Returns how many rules a session has."""
-    ((found,),) = await tx.fetch(_COUNT, {"session": session_key})
-    return int(found)
 
 
 async def add(

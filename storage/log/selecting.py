@@ -57,20 +57,6 @@ async def select(
     return page, page[-1].position if len(page) == PAGE_CHUNKS else upto
 
 
-_CHUNKS = f"""
-SELECT {CHUNK_COLUMNS} FROM chunk c
-WHERE c.session_key = %(session)s AND c.position = ANY(%(positions)s::bigint[])
-    AND c.redaction_id IS NULL
-ORDER BY c.position
-"""  # noqa: S608 - all of it is ours
-
-
-async def read(tx: Transaction, session_key: UUID, positions: Sequence[int]) -> Page:
-    """Returns these chunks, at most PAGE_CHUNKS, without tombstones."""
-    values = {"session": session_key, "positions": list(positions)}
-    return [stored_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)]
-
-
 _WITH_CONTENT = """
 SELECT c.position FROM chunk c
 WHERE c.session_key = %(session)s AND c.position = ANY(%(positions)s::bigint[])

@@ -93,8 +93,10 @@ class Forgotten:
     chunks: int
     #: In order.
     positions: tuple[PositionRange, ...]
-    #: The removal of what was derived from them; None of a dry run, and without chunks.
+    #: The removal of what was derived from them; None of a dry run, and when nothing is done.
     operation: OperationInfo[Redaction] | None
+    #: Texts that are kept out of the session from now on, and were not before.
+    kept_out: int
 
 
 def forgotten(message: session_service_pb2.RedactChunksResponse) -> Forgotten:

@@ -1003,8 +1003,10 @@ class RedactChunksRequest(_message.Message):
     keep_out: _builtins.bool
     """Optional. The same content appended anew is stored as a tombstone: all words of a
     redacted chunk's texts, and for `text` any chunk with its words in a row, whatever
-    their case and what is between them. Default: true for `text`, otherwise false. A
-    session keeps at most 1,000 texts out (`max_kept_out`); more are INVALID_ARGUMENT
+    their case and what is between them, also when no chunk contains it now. Chunks that
+    are redacted already have no content to recognize. Default: true for `text`,
+    otherwise false. A session keeps at most 1,000 texts out (`max_kept_out`), whose
+    `text`s have at most 16 different numbers of words; more are INVALID_ARGUMENT
     (TOO_MANY_CHUNKS).
     """
     validate_only: _builtins.bool
@@ -1051,12 +1053,17 @@ class RedactChunksResponse(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
+    KEPT_OUT_FIELD_NUMBER: _builtins.int
     chunks: _builtins.int
     """How many chunks are redacted, or would be."""
+    kept_out: _builtins.int
+    """How many texts are kept out of the session from now on, or would be, that were not
+    before.
+    """
     @_builtins.property
     def operation(self) -> _operations_pb2.Operation:
         """The removal of what was derived from the chunks. Unset with `validate_only`, and when
-        no chunk is selected.
+        no chunk is selected and nothing more is kept out.
         """
 
     @_builtins.property
@@ -1069,10 +1076,11 @@ class RedactChunksResponse(_message.Message):
         operation: _operations_pb2.Operation | None = ...,
         chunks: _builtins.int = ...,
         positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
+        kept_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "kept_out", b"kept_out", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

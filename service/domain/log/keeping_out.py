@@ -16,6 +16,8 @@ from service.domain.log.matching import normalized, parts_of
 
 #: The number of words of a rule about the whole text of a chunk.
 WHOLE = 0
+#: Numbers of words that the phrases of a session have: chunks are compared for each of them.
+MAX_LENGTHS = 16
 _WORD = re.compile(r"\w+")
 _PURPOSE = b"keep out\0"
 #: A digest of a run is a number below it.

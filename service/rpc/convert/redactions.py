@@ -26,7 +26,9 @@ def request(message: session_service_pb2.RedactChunksRequest) -> RedactionReques
 def response(result: RedactionResult) -> session_service_pb2.RedactChunksResponse:
     """Returns which chunks were redacted, or would be."""
     message = session_service_pb2.RedactChunksResponse(
-        chunks=len(result.positions), positions=ranges_of(result.positions)
+        chunks=len(result.positions),
+        positions=ranges_of(result.positions),
+        kept_out=result.kept_out,
     )
     if result.operation is not None:
         message.operation.CopyFrom(operations.operation(result.operation))

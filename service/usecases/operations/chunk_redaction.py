@@ -62,10 +62,12 @@ async def redact_chunks(
         principal=request.principal,
         reason=request.reason,
     )
-    if not redacted.positions:
+    removed, woken = Counter[str](), list[WorkItem]()
+    if redacted.positions:
+        removed, woken = await _remove_derived(tx, key, redacted)
+    elif not rules:
         await deleting.end(tx, key, redaction_id)
         return ChunkRedaction(positions=())
-    removed, woken = await _remove_derived(tx, key, redacted)
     detail = {
         **await exports_made(tx, key),
         "positions": list(redacted.positions),
@@ -80,7 +82,7 @@ async def redact_chunks(
 
 async def _remove_derived(
     tx: Transaction, key: UUID, redacted: RedactedChunks
-) -> tuple[Counter[str], Sequence[WorkItem]]:
+) -> tuple[Counter[str], list[WorkItem]]:
     """Removes what clients can read that may rest on the chunks; returns rows by table."""
     touched = await rewinding.fence(tx, key, redacted.positions[0])
     removed = await derived.remove_at_once(tx, key, redacted)

@@ -5,7 +5,7 @@ have written since they read them, and answers. Memories read the log again from
 left, texts of calls and lists of words, is removed in batches, by this process or by workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.log.erasures import BY_SERVICE, ErasureRequest
 from service.domain.log.keeping_out import (
+    MAX_LENGTHS,
     WHOLE,
     Keyed,
     holds_phrase,
@@ -37,7 +38,7 @@ from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, keeping_out, selecting, sessions
-from storage.log.selecting import PAGE_CHUNKS, Selection
+from storage.log.selecting import Selection
 from storage.log.sessions import StoredSession
 from storage.operations import derived
 from storage.operations.derived import RedactionRemoval
@@ -68,6 +69,8 @@ class RedactionResult:
 
     #: In ascending order; without those that were redacted before.
     positions: Sequence[int]
+    #: How many texts are kept out from now on that were not before.
+    kept_out: int = 0
     #: The removal of what was derived from them; None when there is nothing to do.
     operation: FoundOperation | None = None
 
@@ -99,8 +102,9 @@ class Redactor:
         """Redacts chunks. Raises NotFound, InvalidInput (too many, or a text that is too short)."""
         _check(wanted.selection)
         key = session_key(tenant_id, wanted.session)
+        keyed = partial(keyed_digest, self._token_key, tenant_id)
         # The log may be long, and appends do not wait while it is searched.
-        searched, found = await self._found(tenant_id, wanted)
+        searched, found = await self._found(tenant_id, _Matches(wanted, keyed))
         redaction_id = uuid4()
 
         async def run(tx: Transaction) -> RedactionResult:
@@ -109,13 +113,22 @@ class Redactor:
             # Positions of a deleted session mean nothing in a new one of its name.
             if stored is None or stored.incarnation != searched.incarnation:
                 raise session_not_found(wanted.session)
+            newer = _Matches(wanted, keyed)
+            await self._select(tx, newer, stored, searched.head)
             # Another redaction may have been first.
-            left = await selecting.with_content(tx, key, found)
-            newer = await _select(tx, stored, wanted.selection, searched.head, self._max_chunks)
-            positions = self._checked([*left, *newer])
-            if wanted.validate_only or not positions:
-                return await store_result(tx, RedactionResult(positions=positions))
-            return await self._run(tx, wanted, positions, redaction_id, request)
+            left = await selecting.with_content(tx, key, found.positions)
+            positions = self._checked([*left, *newer.positions])
+            rules = await self._new_rules(tx, key, {**found.rules, **newer.rules})
+            if wanted.validate_only or not (positions or rules):
+                result = RedactionResult(positions=positions, kept_out=len(rules))
+                return await store_result(tx, result)
+            done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
+            self._wake_ups.add(done.woken)
+            operation = await _record(tx, wanted, redaction_id, len(done.positions))
+            result = RedactionResult(
+                positions=done.positions, kept_out=len(rules), operation=operation
+            )
+            return await store_result(tx, result)
 
         result = await tried_again(self._database, tenant_id, run, name="redact")
         if result.operation is None:
@@ -126,22 +139,33 @@ class Redactor:
         return result
 
     async def _found(
-        self, tenant_id: UUID, wanted: RedactionRequest
-    ) -> tuple[StoredSession, list[int]]:
-        """Searches the log as it is; returns the session, and the chunks that are wanted."""
-        key, found, after = session_key(tenant_id, wanted.session), list[int](), 0
+        self, tenant_id: UUID, matches: "_Matches"
+    ) -> tuple[StoredSession, "_Matches"]:
+        """Searches the log as it is; returns the session, and the matches."""
+        key, after = session_key(tenant_id, matches.wanted.session), 0
         async with self._database.transaction(tenant_id, name="redact") as tx:
             stored = await sessions.get(tx, key)
         if stored is None:
-            raise session_not_found(wanted.session)
+            raise session_not_found(matches.wanted.session)
         while after < stored.head:
             async with self._database.transaction(tenant_id, name="redact") as tx:
                 page, after = await selecting.select(
-                    tx, key, wanted.selection, after=after, upto=stored.head
+                    tx, key, matches.wanted.selection, after=after, upto=stored.head
                 )
-            found += await beside(_matching, wanted.selection, page)
-            self._checked(found)
-        return stored, found
+            await beside(matches.add, page)
+            self._checked(matches.positions)
+        return stored, matches
+
+    async def _select(
+        self, tx: Transaction, matches: "_Matches", stored: StoredSession, after: int
+    ) -> None:
+        """Searches what is after a position, in a session that is locked."""
+        while after < stored.head:
+            page, after = await selecting.select(
+                tx, stored.session_key, matches.wanted.selection, after=after, upto=stored.head
+            )
+            await beside(matches.add, page)
+            self._checked(matches.positions)
 
     def _checked(self, positions: Sequence[int]) -> Sequence[int]:
         if len(positions) > self._max_chunks:
@@ -154,59 +178,23 @@ class Redactor:
             )
         return positions
 
-    async def _run(
-        self,
-        tx: Transaction,
-        wanted: RedactionRequest,
-        positions: Sequence[int],
-        redaction_id: UUID,
-        request: ErasureRequest,
-    ) -> RedactionResult:
-        key = session_key(tx.tenant_id, wanted.session)
-        keyed = partial(keyed_digest, self._token_key, tx.tenant_id)
-        rules: Sequence[tuple[int, bytes]] = ()
-        if wanted.keep_out:
-            rules = await self._rules(tx, key, wanted.selection.text, positions, keyed)
-        done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
-        self._wake_ups.add(done.woken)
-        operation_id = OperationId(session_key=key, operation_id=redaction_id)
-        operation = await long_operations.request(tx, operation_id, OperationKind.REDACTION)
-        await audit.record(
-            tx,
-            AuditEntry(
-                action=AuditAction.CHUNKS_REDACT,
-                session=wanted.session,
-                target=str(operation_id),
-                details={"chunks": len(done.positions)},
-            ),
-        )
-        return await store_result(
-            tx, RedactionResult(positions=done.positions, operation=operation)
-        )
-
-    async def _rules(
-        self, tx: Transaction, key: UUID, text: str, positions: Sequence[int], keyed: Keyed
+    async def _new_rules(
+        self, tx: Transaction, key: UUID, rules: Collection[tuple[int, bytes]]
     ) -> Sequence[tuple[int, bytes]]:
-        """Returns what is to be kept out: the text, and chunks in which it is part of a word.
-
-        Without a text, all of the chunks. Raises InvalidInput.
-        """
-        phrase = phrase_rule(text, keyed) if text else None
-        found: dict[tuple[int, bytes], None] = {} if phrase is None else {phrase: None}
-        for start in range(0, len(positions), PAGE_CHUNKS):
-            for one in await selecting.read(tx, key, positions[start : start + PAGE_CHUNKS]):
-                if phrase is None or not holds_phrase(one.chunk, text):
-                    found[WHOLE, whole_digest(one.chunk, keyed)] = None
-            known = await keeping_out.count(tx, key)
-            if known + len(found) > self._max_rules:
-                raise InvalidInput(
-                    Reason.TOO_MANY_CHUNKS,
-                    f"a session keeps at most {self._max_rules} texts out, and has {known}; redact"
-                    " these chunks without keep_out",
-                    {"limit": self._max_rules},
-                    field="keep_out",
-                )
-        return list(found)
+        """Returns those rules that a session does not have yet. Raises InvalidInput."""
+        if not rules:
+            return ()
+        found = (await keeping_out.read(tx, [key])).get(key)
+        known = {} if found is None else found.by_words
+        new = [one for one in rules if one[1] not in known.get(one[0], {})]
+        before = sum(map(len, known.values()))
+        if before + len(new) > self._max_rules:
+            said = f"a session keeps at most {self._max_rules} texts out, and has {before}"
+            raise _too_many_rules(said, self._max_rules)
+        if len({*known, *(words for words, _ in new)} - {WHOLE}) > MAX_LENGTHS:
+            said = f"texts that a session keeps out have at most {MAX_LENGTHS} numbers of words"
+            raise _too_many_rules(said, MAX_LENGTHS)
+        return new
 
     async def _finish(self, tenant_id: UUID, key: UUID, redaction_id: UUID) -> None:
         """Removes the rest, or its first batches, and then wakes a worker."""
@@ -243,21 +231,59 @@ async def remove_redacted(
         return await derived.remove_some(tx, removal, BATCH_ROWS)
 
 
-async def _select(
-    tx: Transaction, stored: StoredSession, selection: Selection, after: int, most: int
-) -> list[int]:
-    """Returns the wanted chunks after a position, from a session that is locked."""
-    key, found = stored.session_key, list[int]()
-    while after < stored.head and len(found) <= most:
-        page, after = await selecting.select(tx, key, selection, after=after, upto=stored.head)
-        found += await beside(_matching, selection, page)
-    return found
+async def _record(
+    tx: Transaction, wanted: RedactionRequest, redaction_id: UUID, chunks: int
+) -> FoundOperation:
+    """Records what is done, for its client and in the audit log."""
+    key = session_key(tx.tenant_id, wanted.session)
+    operation_id = OperationId(session_key=key, operation_id=redaction_id)
+    operation = await long_operations.request(tx, operation_id, OperationKind.REDACTION)
+    await audit.record(
+        tx,
+        AuditEntry(
+            action=AuditAction.CHUNKS_REDACT,
+            session=wanted.session,
+            target=str(operation_id),
+            details={"chunks": chunks},
+        ),
+    )
+    return operation
 
 
-def _matching(selection: Selection, page: selecting.Page) -> list[int]:
-    if not selection.text:
-        return [one.position for one in page]
-    phrase = normalized(selection.text, is_exact=selection.is_exact)
-    return [
-        one.position for one in page if contains(one.chunk, phrase, is_exact=selection.is_exact)
-    ]
+def _too_many_rules(message: str, limit: int) -> InvalidInput:
+    return InvalidInput(
+        Reason.TOO_MANY_CHUNKS,
+        f"{message}; redact these chunks without keep_out",
+        {"limit": limit},
+        field="keep_out",
+    )
+
+
+class _Matches:
+    """The chunks that a request selects, and what is to be kept out of their session."""
+
+    def __init__(self, wanted: RedactionRequest, keyed: Keyed) -> None:
+        self.wanted = wanted
+        self.positions: list[int] = []
+        #: The text, and chunks in which it is part of a word; without a text, all of the chunks.
+        self.rules: dict[tuple[int, bytes], None] = {}
+        self._keyed = keyed
+        selection = wanted.selection
+        self._normalized = normalized(selection.text, is_exact=selection.is_exact)
+        self._rule = phrase_rule(selection.text, keyed) if wanted.keep_out else None
+        if self._rule is not None:
+            self.rules[self._rule] = None
+
+    def add(self, page: selecting.Page) -> None:
+        """Compares a page, which takes long."""
+        selection = self.wanted.selection
+        for one in page:
+            if selection.text and not contains(
+                one.chunk, self._normalized, is_exact=selection.is_exact
+            ):
+                continue
+            self.positions.append(one.position)
+            if self.wanted.keep_out and not (
+                self._rule is not None and holds_phrase(one.chunk, selection.text)
+            ):
+                self.rules[WHOLE, whole_digest(one.chunk, self._keyed)] = None

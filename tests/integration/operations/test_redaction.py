@@ -13,7 +13,7 @@ import pytest
 from service.app.kinds import memories_of, use_cases
 from service.domain.log.chunks import Chunk
 from service.domain.log.erasures import ErasureRequest
-from service.domain.log.keeping_out import KeepOutRules, Keyed
+from service.domain.log.keeping_out import MAX_LENGTHS, KeepOutRules, Keyed
 from service.domain.log.redactions import Redaction
 from service.domain.memories.long_operations import OperationState
 from service.domain.prompting.flows import ModelRequest, Purpose
@@ -297,6 +297,56 @@ async def test_chunks_that_are_kept_out_are_recognized_as_a_whole(database: Data
     assert await texts_of(database) == ["one", "", "", *said[1:]]
 
 
+async def test_a_text_that_no_chunk_has_is_kept_out_as_well(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one", f"a {SECRET}"])
+    await redact(database, text=SECRET)
+    kept = await redact(database, text=SECRET, keep_out=True)
+    assert (list(kept.positions), kept.kept_out) == ([], 1)
+    assert kept.operation is not None
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await long_operations.find(tx, kept.operation.operation.id)
+        ((kept_out,),) = await tx.fetch(
+            "SELECT detail -> 'keep_out' FROM erasure WHERE completed_at IS NOT NULL"
+            " ORDER BY requested_at DESC LIMIT 1"
+        )
+    assert found.operation.state is OperationState.DONE
+    assert len(kept_out) == 1
+    await append_texts(database, "s", [f"again {SECRET}", "four"], first=3)
+    assert await texts_of(database) == ["one", "", "", "four"]
+    assert await redact(database, text=SECRET, keep_out=True) == RedactionResult(positions=[])
+    assert await differences(database) == []
+
+
+async def test_what_has_no_content_any_more_cannot_be_kept_out(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one", "the cipher is 7"])
+    await redact(database, ranges=[(2, 2)])
+    again = await redact(database, ranges=[(2, 2)], keep_out=True)
+    assert again == RedactionResult(positions=[], kept_out=0)
+
+
+async def test_phrases_have_few_different_numbers_of_words(database: Database) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", ["one"])
+
+    async def keep_out(words: int, mark: str, *, validate_only: bool = False) -> int:
+        selection = Selection(text=" ".join([mark] * words))
+        wanted = RedactionRequest(
+            session="s", selection=selection, keep_out=True, validate_only=validate_only
+        )
+        able = Redactor(database, WakeUps(drop_wake_ups), b"key", max_chunks=9, max_rules=99)
+        return (await able.redact(DEFAULT_TENANT, wanted)).kept_out
+
+    for words in range(1, MAX_LENGTHS + 1):
+        assert await keep_out(words, "xyz") == 1
+    assert await keep_out(MAX_LENGTHS, "other") == 1
+    for validate_only in (True, False):
+        with pytest.raises(InvalidInput, match="at most 16 numbers of words") as caught:
+            await keep_out(MAX_LENGTHS + 1, "xyz", validate_only=validate_only)
+        assert (caught.value.reason, caught.value.field) == (Reason.TOO_MANY_CHUNKS, "keep_out")
+
+
 async def test_too_many_chunks_are_refused(database: Database) -> None:
     await create(database, SPEC)
     await append_texts(database, "s", ["xyz"] * 101)
@@ -321,10 +371,8 @@ class Meanwhile(Redactor):
 
     happens: Callable[[], Awaitable[object]]
 
-    async def _found(
-        self, tenant_id: UUID, wanted: RedactionRequest
-    ) -> tuple[StoredSession, list[int]]:
-        found = await super()._found(tenant_id, wanted)
+    async def _found(self, tenant_id: UUID, matches: Any) -> tuple[StoredSession, Any]:
+        found = await super()._found(tenant_id, matches)
         await self.happens()
         return found
 
@@ -341,10 +389,13 @@ async def redact_while(
 async def test_the_second_of_two_redactions_at_once_has_nothing_to_do(database: Database) -> None:
     await create(database, SPEC)
     await append_texts(database, "s", TEXTS)
-    done = await redact_while(database, lambda: redact(database, ranges=[(3, 3)]))
+    meanwhile = RedactionRequest(
+        session="s", selection=Selection(text=SECRET, is_exact=True), keep_out=True
+    )
+    first = redactor(database)
+    done = await redact_while(database, lambda: first.redact(DEFAULT_TENANT, meanwhile))
     assert done == RedactionResult(positions=[])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await tx.fetch("SELECT true FROM keep_out") == []
         assert await tx.fetch("SELECT true FROM removal") == []
         assert len(await tx.fetch("SELECT true FROM erasure")) == 1
 

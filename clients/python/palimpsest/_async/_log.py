@@ -356,8 +356,9 @@ class SessionLog(Resource):
         to before they read the chunks, and read the log on from there.
 
         With `keep_out`, the default for a `text`, the same content appended anew becomes a
-        tombstone at once. With `dry_run` nothing is removed. `reason` must not repeat what is to be
-        forgotten. `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
+        tombstone at once; a `text` also when no chunk has it now. With `dry_run` nothing is
+        removed. `reason` must not repeat what is to be forgotten.
+        `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
 
         Raises NotFound, InvalidArgument (TOO_MANY_CHUNKS), ValueError.
         """
