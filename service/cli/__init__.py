@@ -4,6 +4,7 @@ Everything that goes wrong ends in one clear line on standard error and a non-ze
 exit code, never in a traceback: 1 for a refusal, 2 for wrong usage, 130 for Ctrl-C.
 """
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ SERVICE = frozenset({"up", "serve", "work", "executor", "migrate", "restore"})
 
 def main() -> None:
     """Runs the command that was asked for."""
+    # gRPC itself writes a line for each peer that fails to connect by TLS: no JSON, in a log of it.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if SERVICE.intersection(sys.argv[1:2]):
         from service.cli.run import main as run
     else:

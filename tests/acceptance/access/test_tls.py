@@ -1,8 +1,10 @@
 """Connects by TLS, with and without client certificates, while certificates are replaced."""
 
 import asyncio
+import os
 import socket
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,24 @@ async def test_the_doctor_asks_by_tls(
         assert (await _api(target, Config())).said == f"{target} serves"
     with pytest.raises(CommandError, match="is no address of the service"):
         await _api("http://localhost:1", Config())
+
+
+async def test_a_command_says_in_one_line_why_tls_failed(
+    url: str, files: Files, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pem"
+    other.write_bytes(Authority("Another").root.pem)
+    async with serving(url, **files.settings()) as address:
+        given = ("session", "list", "--address", f"grpcs://{address}", "--ca-file", str(other))
+        done = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "service.cli", *given),
+            env={k: v for k, v in os.environ.items() if not k.startswith("GRPC_")},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await done.communicate()
+    (line,) = errors.decode().splitlines()
+    assert line.startswith(f"error: {address} shows a certificate of none of the trusted roots")
 
 
 async def test_a_second_address_for_clients_with_a_certificate(url: str, files: Files) -> None:
