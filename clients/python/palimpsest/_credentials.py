@@ -1,7 +1,9 @@
 """What a client proves itself with: a token, a certificate; and whom it trusts."""
 
+import contextlib
 import ipaddress
 import os
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -155,17 +157,58 @@ class _TokenFile:
 
 def _tls(options: AccessOptions) -> grpc.ChannelCredentials:
     """Returns the credentials of TLS. Raises ValueError."""
-    ca = _file(options.get("ca_file"), CA_FILE_VARIABLE)
-    certificate = _file(options.get("certificate_file"), CERTIFICATE_FILE_VARIABLE)
-    key = _file(options.get("key_file"), KEY_FILE_VARIABLE)
+    ca_path = options.get("ca_file") or os.environ.get(CA_FILE_VARIABLE)
+    certificate_path = options.get("certificate_file") or os.environ.get(CERTIFICATE_FILE_VARIABLE)
+    key_path = options.get("key_file") or os.environ.get(KEY_FILE_VARIABLE)
+    ca = _file(ca_path, CA_FILE_VARIABLE)
+    certificate = _file(certificate_path, CERTIFICATE_FILE_VARIABLE)
+    key = _file(key_path, KEY_FILE_VARIABLE)
     if (certificate is None) != (key is None):
-        missing = "key_file" if key is None else "certificate_file"
-        raise ValueError(f"a client's certificate needs its key, and {missing} is missing")
+        missing = (
+            f"key_file ({KEY_FILE_VARIABLE})"
+            if key is None
+            else f"certificate_file ({CERTIFICATE_FILE_VARIABLE})"
+        )
+        raise ValueError(f"a client's certificate needs its key, and {missing} is missing: name it")
+    if ca_path:
+        _check_roots(ca_path)
+    if certificate_path and key_path:
+        _check_pair(certificate_path, key_path)
     return grpc.ssl_channel_credentials(ca, key, certificate)
 
 
-def _file(given: str | os.PathLike[str] | None, variable: str) -> bytes | None:
-    path = given or os.environ.get(variable)
+def _context() -> ssl.SSLContext:
+    """Returns what reads files of PEM. gRPC names no file, and reports a lost connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # How strong a key must be is for the service to say.
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context
+
+
+def _check_roots(path: str | os.PathLike[str]) -> None:
+    context = _context()
+    with contextlib.suppress(ssl.SSLError):
+        context.load_verify_locations(path)
+    if not context.cert_store_stats()["x509"]:
+        raise ValueError(
+            f"{os.fspath(path)} ({CA_FILE_VARIABLE}) holds no certificate that can be read: name a"
+            " PEM file of the roots to trust"
+        )
+
+
+def _check_pair(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:
+    try:
+        # Without a password the library would ask for it at the terminal.
+        _context().load_cert_chain(certificate, key, password="")
+    except ssl.SSLError:
+        raise ValueError(
+            f"{os.fspath(certificate)} ({CERTIFICATE_FILE_VARIABLE}) and {os.fspath(key)}"
+            f" ({KEY_FILE_VARIABLE}) are no certificate and its key: write the two that belong"
+            " together, as PEM, the key without a passphrase"
+        ) from None
+
+
+def _file(path: str | os.PathLike[str] | None, variable: str) -> bytes | None:
     if not path:
         return None
     try:

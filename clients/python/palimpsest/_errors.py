@@ -116,6 +116,27 @@ _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
 _BY_NUMBER = {code.value[0]: kind for code, kind in _CLASSES.items()}
 
 
+#: What gRPC says of a connection that was made and then refused, and what to do.
+_HANDSHAKES = (
+    (
+        "Hostname Verification Check failed",
+        "shows a certificate that is for another name: connect to a name that it has",
+    ),
+    ("certificate has expired", "shows a certificate that has expired: its operator renews it"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "shows a certificate of none of the trusted roots: name its root by ca_file"
+        " (PALIMPSEST_CA_FILE)",
+    ),
+    ("WRONG_VERSION_NUMBER", "does not use TLS: connect to grpc://HOST:PORT, on this machine only"),
+    (
+        "Socket closed",
+        "closed the connection: it may be stopping, may require TLS (grpcs://HOST:PORT), or a"
+        " certificate of the client (PALIMPSEST_CERTIFICATE_FILE, PALIMPSEST_KEY_FILE)",
+    ),
+)
+
+
 class Ended(Protocol):
     """A call that gRPC ended with an error, awaited or blocking."""
 
@@ -180,6 +201,10 @@ def _read_detail(known: PalimpsestError, packed: object) -> None:
 def _without_details(error: Ended, address: str) -> PalimpsestError:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
+        said = error.details() or ""
+        for sign, message in _HANDSHAKES:
+            if said.startswith("failed to connect") and sign in said:
+                return ConnectionFailed(f"{address} {message}")
         return ConnectionFailed(
             f"cannot reach Palimpsest at {address}; start it with `palimpsest up`, or name"
             " the address where it listens (PALIMPSEST_ADDRESS)"

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ async def test_tls_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     seen = Seen()
     async with serving(seen, credentials) as target:
         await use(target, token=SECRET, ca_file=root, **own)
-        with pytest.raises(palimpsest.ConnectionFailed):
+        with pytest.raises(palimpsest.ConnectionFailed, match="a certificate of the client"):
             await use(target, ca_file=root, reach_seconds=0.2)
         for name, path in (("CA", root), ("CERTIFICATE", certificate), ("KEY", key)):
             monkeypatch.setenv(f"PALIMPSEST_{name}_FILE", str(path))
@@ -241,15 +242,56 @@ async def test_tls_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(seen.sent["GetSession"]) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "trusted", "said"),
+    [
+        ("localhost", "another", r"none of the trusted roots: name its root by ca_file"),
+        ("127.0.0.2", "own", "for another name: connect to a name that it has"),
+        ("localhost", "expired", "a certificate that has expired"),
+        ("localhost", "plain", "does not use TLS"),
+    ],
+)
+async def test_a_failed_handshake_says_why(
+    name: str, trusted: str, said: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "root.pem"
+    root.write_bytes((Authority("Another") if trusted == "another" else AUTHORITY).root.pem)
+    ends = timedelta(seconds=-1) if trusted == "expired" else timedelta(days=1)
+    shown = AUTHORITY.issue("localhost", ends=ends)
+    credentials = grpc.ssl_server_credentials([(shown.key_pem, shown.pem)])
+    server = aio.server()
+    if trusted == "plain":
+        port = server.add_insecure_port("0.0.0.0:0")
+    else:
+        port = server.add_secure_port("0.0.0.0:0", credentials)
+    await server.start()
+    try:
+        with pytest.raises(palimpsest.ConnectionFailed, match=said):
+            await use(f"grpcs://{name}:{port}", ca_file=root, reach_seconds=0.2)
+    finally:
+        await server.stop(None)
+
+
 def test_certificate_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     certificate, key = AUTHORITY.issue("client").write(tmp_path, "client")
     garbage = tmp_path / "garbage"
     garbage.write_text(SECRET)
+    other_key, locked = tmp_path / "other.key", tmp_path / "locked.key"
+    other_key.write_bytes(AUTHORITY.issue("client").key_pem)
+    locked.write_bytes(AUTHORITY.issue("client").encrypted_key_pem(SECRET.encode()))
+    torn = tmp_path / "torn.pem"
+    torn.write_text(f"-----BEGIN CERTIFICATE-----\n{SECRET}\n-----END CERTIFICATE-----\n")
+    pair = {"certificate_file": certificate}
     for target, options, said in (
         ("grpcs://h", {"ca_file": tmp_path / "no"}, "cannot read .*no .*: no such file"),
         ("grpcs://h", {"ca_file": garbage}, "garbage .* is no PEM file"),
-        ("grpcs://h", {"certificate_file": certificate}, "key_file is missing"),
-        ("grpcs://h", {"key_file": key}, "certificate_file is missing"),
+        ("grpcs://h", {"certificate_file": certificate}, "key_file .*_KEY_FILE. is missing"),
+        ("grpcs://h", {"key_file": key}, "certificate_file .* is missing"),
+        ("grpcs://h", {"ca_file": key}, "client.key .*PALIMPSEST_CA_FILE.* holds no certificate"),
+        ("grpcs://h", {"ca_file": torn}, "torn.pem .* holds no certificate"),
+        ("grpcs://h", {**pair, "key_file": other_key}, "client.pem .*other.key .* belong together"),
+        ("grpcs://h", {**pair, "key_file": locked}, "locked.key .* without a passphrase"),
+        ("grpcs://h", {"certificate_file": torn, "key_file": key}, "torn.pem .* belong together"),
         ("h:1", {"ca_file": certificate}, "are not used, since h:1 is without TLS"),
         (
             "grpcs://h",
