@@ -114,8 +114,8 @@ async def test_only_rules_of_beginnings_are_compared_with_each_chunk(database: D
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {query}"
         (row,) = await tx.fetch(explain, {"session": KEY}, prepare=False)
     scans = [one for one in nodes(row[0][0]["Plan"]) if one.get("Relation Name") == "source_trust"]
-    # One for whether there are any, and four for each chunk.
-    assert sorted(one["Actual Loops"] for one in scans) == [1, 2, 2, 2, 2]
+    # One for whether there are any, and up to four for each chunk.
+    assert len(scans) == 5
     compared = [one["Actual Rows"] + one.get("Rows Removed by Filter", 0) for one in scans]
     assert max(compared) <= 2, "rules for each chunk"
 
