@@ -108,6 +108,4 @@ def _lines(memory: QuarantinedMemory) -> Sequence[str]:
         )
     if memory.dropped_edits:
         lines.append(f"memory {memory.memory}: {memory.dropped_edits} edits have no place now")
-    if memory.needs_rebuild:
-        lines.append(f"memory {memory.memory}: rebuild it, since it keeps what it has")
     return lines

@@ -82,6 +82,20 @@ def at_least(least: Trust, table: str = "c") -> str:
     return f"coalesce({of_chunk(table)}, 'trusted') NOT IN ({', '.join(refused)})"
 
 
+#: Sources that a revision r read before they were quarantined, and did not skip: each is compared
+#: once for all of its chunks, and first with the quarantines alone, which are few.
+READ_SINCE = f"""SELECT FROM (
+        SELECT DISTINCT c.session_key, c.source FROM chunk c
+        WHERE c.session_key = %(session)s AND ({{read}})
+    ) AS c
+    WHERE CASE WHEN EXISTS (
+            SELECT FROM source_trust q
+            WHERE q.session_key = %(session)s AND q.trust_before IS NOT NULL
+                AND q.updated_at > r.created_at AND {matches("q.source", "c.source")})
+        THEN {quarantined_at()} > r.created_at END"""  # noqa: S608 - all of it is ours
+BY_STEP = "c.position > r.from_position AND c.position <= r.to_position"
+
+
 #: SQL for whether some source of a session may be less than trusted.
 HAS_RULES = """EXISTS (
     SELECT FROM source_trust t WHERE t.trust <> 'trusted'

@@ -189,17 +189,19 @@ _END = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item
 
 #: The item of the row in `removal` for a single transaction; no memory has this id.
 _NO_ITEM = UUID(int=0)
+#: Of one that sets revisions aside, or has them count again: `revision_redacted` has it.
+SETTING_ASIDE = UUID(int=1)
 
 
-async def allow(tx: Transaction, session_key: UUID) -> None:
+async def allow(tx: Transaction, session_key: UUID, item: UUID = _NO_ITEM) -> None:
     """Allows the transaction to remove rows of a session, until `forbid`."""
-    values = {"session": session_key, "item": _NO_ITEM, "tenant": tx.tenant_id}
+    values = {"session": session_key, "item": item, "tenant": tx.tenant_id}
     await tx.execute(_ADD, values)
 
 
-async def forbid(tx: Transaction, session_key: UUID) -> None:
+async def forbid(tx: Transaction, session_key: UUID, item: UUID = _NO_ITEM) -> None:
     """Ends what `allow` began, as each such transaction must."""
-    await tx.execute(_END, {"session": session_key, "item": _NO_ITEM})
+    await tx.execute(_END, {"session": session_key, "item": item})
 
 
 async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str) -> bool:

@@ -96,7 +96,7 @@ WITH RECURSIVE undone AS (
     (
         SELECT revision, restored_revision FROM revision
         WHERE session_key = %(session)s AND memory_id = %(memory)s
-            AND kind = 'rollback' AND revision <= %(revision)s
+            AND restored_revision IS NOT NULL AND revision <= %(revision)s
         ORDER BY revision DESC LIMIT 1
     )
     UNION ALL
@@ -104,7 +104,7 @@ WITH RECURSIVE undone AS (
     FROM undone, LATERAL (
         SELECT revision, restored_revision FROM revision
         WHERE session_key = %(session)s AND memory_id = %(memory)s
-            AND kind = 'rollback' AND revision <= undone.restored_revision
+            AND restored_revision IS NOT NULL AND revision <= undone.restored_revision
         ORDER BY revision DESC LIMIT 1
     ) AS before
 )

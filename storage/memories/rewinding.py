@@ -23,7 +23,9 @@ REDACTION = "redaction"
 _MEMORIES = """
 SELECT m.memory_id, m.name, m.kind, m.revision, CASE WHEN t.first IS NOT NULL THEN least(t.first,
     (SELECT CASE WHEN bool_or(q.revision >= t.first) THEN min(u) END
-     FROM revision q LEFT JOIN LATERAL unnest(q.undone) AS u ON true
+     FROM revision q LEFT JOIN LATERAL unnest(
+         CASE WHEN q.restored_revision IS NULL THEN q.undone ELSE ARRAY[q.restored_revision + 1] END
+     ) AS u ON true
      WHERE q.session_key = m.session_key AND q.memory_id = m.memory_id
         AND q.kind = 'quarantine' AND q.undone IS NOT NULL)) END AS first_revision
 FROM memory m CROSS JOIN LATERAL (
@@ -105,7 +107,7 @@ FROM revision AS kept WHERE {_OF} AND revision = %(kept)s
 _EMPTY = f"""
 UPDATE revision SET kind = CASE WHEN kind = 'schema' THEN kind ELSE '{REDACTION}' END,
     from_position = %(kept_position)s, to_position = %(kept_position)s, digest = %(digest)s,
-    comment = '', restored_revision = NULL
+    comment = '', restored_revision = NULL, set_aside = false
 WHERE {_FROM}
 """  # noqa: S608 - all of it is ours
 _ADD = f"""

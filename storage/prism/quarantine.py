@@ -16,25 +16,13 @@ from storage.engine.claims import Claim
 from storage.engine.database import Transaction
 
 _OF = "r.session_key = %(session)s AND r.memory_id = %(memory)s"
-#: Sources that a revision read before they were quarantined, and did not skip: each is compared
-#: once for all of its chunks, and first with the quarantines alone, which are few.
-_READ_SINCE = f"""SELECT FROM (
-        SELECT DISTINCT c.session_key, c.source FROM chunk c
-        WHERE c.session_key = %(session)s AND ({{read}})
-    ) AS c
-    WHERE CASE WHEN EXISTS (
-            SELECT FROM source_trust q
-            WHERE q.session_key = %(session)s AND q.trust_before IS NOT NULL
-                AND q.updated_at > r.created_at AND {source_trust.matches("q.source", "c.source")})
-        THEN {source_trust.quarantined_at()} > r.created_at END"""  # noqa: S608 - all of it is ours
-_BY_STEP = "c.position > r.from_position AND c.position <= r.to_position"
 _AGAIN = "c.position = ANY(r.read_positions)"
 _TAINTED = f"""
 SELECT r.revision FROM revision r
 WHERE {_OF} AND (
-    (r.kind = 'step' AND EXISTS ({_READ_SINCE.format(read=_BY_STEP)}))
+    (r.kind = 'step' AND EXISTS ({source_trust.READ_SINCE.format(read=source_trust.BY_STEP)}))
     OR (r.kind = 'quarantine' AND r.read_positions IS NOT NULL
-        AND EXISTS ({_READ_SINCE.format(read=_AGAIN)})))
+        AND EXISTS ({source_trust.READ_SINCE.format(read=_AGAIN)})))
 """  # noqa: S608 - all of it is ours
 _QUARANTINES = f"SELECT r.revision FROM revision r WHERE {_OF} AND r.kind = 'quarantine'"  # noqa: S608
 _KINDS = f"""
@@ -94,7 +82,7 @@ _IS_READ = f"{source_trust.at_least(Trust.UNVERIFIED)} AND c.redaction_id IS NUL
 _LEFT = f"""
 SELECT DISTINCT c.position FROM revision r, chunk c
 WHERE {_OF} AND r.revision = ANY(%(undone)s::bigint[]) AND r.kind = 'step'
-    AND c.session_key = %(session)s AND {_BY_STEP} AND {_IS_READ}
+    AND c.session_key = %(session)s AND {source_trust.BY_STEP} AND {_IS_READ}
 UNION
 SELECT c.position FROM chunk c
 WHERE c.session_key = %(session)s AND {_IS_READ} AND (
@@ -163,22 +151,3 @@ async def read_again(tx: Transaction, held: Claim, positions: Sequence[int]) -> 
     """Has a memory read these positions again, and its entries written anew."""
     await tx.execute(_READ_AGAIN, {**_key(held), "positions": list(positions)})
     tx.changed.add(held.memory_id)
-
-
-_HAS_READ = f"""
-SELECT EXISTS (
-    SELECT FROM memory m, chunk c
-    WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s
-        AND c.session_key = %(session)s AND c.position <= m.applied_position
-        AND {source_trust.quarantined_at()} IS NOT NULL)
-"""  # noqa: S608 - all of it is ours
-
-
-async def has_read(tx: Transaction, session_key: UUID, memory_id: UUID, released: bool) -> bool:
-    """Returns whether a tree or a state memory rests on a source that is quarantined.
-
-    After a release it lacks what was held, which only a rebuild would read.
-    """
-    values = {"session": session_key, "memory": memory_id}
-    rows = await tx.fetch(_HAS_READ, values, prepare=False)
-    return released or bool(rows[0][0])

@@ -171,7 +171,7 @@ _STEPS = text(
 SELECT r.*, c.chunk_bytes
 FROM (
     SELECT revision, from_position, to_position FROM revision
-    WHERE session_key = :session AND memory_id = :memory AND kind = 'step'
+    WHERE session_key = :session AND memory_id = :memory AND kind = 'step' AND NOT set_aside
         AND revision > coalesce((
             SELECT max(revision) FROM revision
             WHERE session_key = :session AND memory_id = :memory AND kind = 'rollback'

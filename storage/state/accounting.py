@@ -28,9 +28,10 @@ _SUMS = text(
 WITH mark AS (
     -- Where compressed parts ended, with the newest revision there.
     SELECT to_position AS start, max(revision) AS revision,
-        count(*) FILTER (WHERE to_position > from_position) AS compressions
+        count(*) FILTER (WHERE kind IN ('step', 'skip')) AS compressions
     FROM revision
     WHERE session_key = :session AND memory_id = :memory AND revision <= :revision
+        AND NOT set_aside
     GROUP BY to_position
 ), period AS (
     -- The contexts of the steps from start + 1 to stop begin with the same vectors.

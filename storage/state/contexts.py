@@ -104,6 +104,7 @@ _AT_POSITION = _PAST.format(
         SELECT CASE WHEN to_position > %(at)s THEN revision - 1 END FROM revision
         WHERE session_key = %(session)s AND memory_id = %(memory)s
             AND to_position > from_position AND from_position <= %(at)s
+            AND NOT set_aside AND kind <> 'quarantine'
         ORDER BY from_position DESC LIMIT 1
     ), m.revision)""",
     upto="least(s.head, %(at)s)",

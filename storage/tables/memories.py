@@ -137,13 +137,15 @@ revision = Table(
     created(),
     # The comment on a change by hand.
     Column("comment", Text, nullable=False, server_default=text("''")),
-    # The revision whose state a rollback restored.
+    # The revision whose state a rollback restored; of a tree or a state memory also a quarantine.
     Column("restored_revision", BigInteger),
     # The schema from this revision on, when it changed.
     Column("schema_source", Text),
     # The earlier revisions that a quarantine undoes; the positions that it, or a release, reads.
     Column("undone", ARRAY(BigInteger)),
     Column("read_positions", ARRAY(BigInteger)),
+    # A quarantine of a source went back to before it: it is not among those that count.
+    Column("set_aside", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
     # The chain below refers to it.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
@@ -178,21 +180,26 @@ revision = Table(
         name="revision_kind",
     ),
     CheckConstraint(
-        "(kind = 'rollback') = (restored_revision IS NOT NULL)", name="revision_restored"
+        "kind = 'quarantine' OR (kind = 'rollback') = (restored_revision IS NOT NULL)",
+        name="revision_restored",
     ),
     CheckConstraint("(kind = 'schema') = (schema_source IS NOT NULL)", name="revision_schema"),
+    # A quarantine of a source may also go back, or on to where the memory was.
     CheckConstraint(
-        "(kind IN ('step', 'skip')) = (to_position > from_position)"
+        "kind = 'quarantine' AND from_position >= 0 AND to_position >= 0"
+        " OR (kind IN ('step', 'skip')) = (to_position > from_position)"
         " AND to_position >= from_position AND from_position >= 0",
         name="revision_range",
     ),
-    # No position begins two steps: revisions that read nothing have NULL, which is distinct.
+    # No position begins two steps that count: other revisions have NULL, which is distinct.
     Index(
         "revision_once",
         "session_key",
         "memory_id",
         "from_position",
-        text("NULLIF(to_position > from_position, false)"),
+        text(
+            "NULLIF(to_position > from_position AND NOT set_aside AND kind <> 'quarantine', false)"
+        ),
         unique=True,
     ),
     Index(
@@ -200,7 +207,7 @@ revision = Table(
         "session_key",
         "memory_id",
         "revision",
-        postgresql_where=text("kind = 'rollback'"),
+        postgresql_where=text("restored_revision IS NOT NULL"),
     ),
     # For removals: references to a removed chunk.
     Index("revision_by_chunk", "session_key", "last_chunk"),

@@ -221,8 +221,6 @@ class QuarantinedMemory:
     reread_chunks: int
     #: Changes by hand whose place is gone with what was undone.
     dropped_edits: int
-    #: What it derived from the source is still there: a rebuild makes it anew.
-    needs_rebuild: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

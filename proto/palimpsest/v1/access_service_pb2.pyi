@@ -24,6 +24,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -1269,17 +1274,23 @@ class QuarantineResult(_message.Message):
         memory: _builtins.str
         """The memory."""
         revision: _builtins.int
-        """The revision that it committed; 0: none, since nothing of the source was there, or
-        since the memory is a tree or a state memory.
-        """
+        """The revision that it committed; 0: none, since nothing of the source was there."""
         undone_revisions: _builtins.int
         """Revisions before it that are undone now."""
         reread_chunks: _builtins.int
         """Chunks that the memory reads again."""
         dropped_edits: _builtins.int
         """Changes by hand whose place is gone with what was undone."""
-        needs_rebuild: _builtins.bool
-        """What it derived from the source is still there: RebuildMemory makes it anew."""
+        @_builtins.property
+        @_deprecated("""This field has been marked as deprecated using proto field options.""")
+        def needs_rebuild(self) -> _builtins.bool:
+            """Always false: memories of all kinds are made anew."""
+
+        @needs_rebuild.setter
+        @_deprecated("""This field has been marked as deprecated using proto field options.""")
+        def needs_rebuild(self, value: _builtins.bool) -> None:
+            """Always false: memories of all kinds are made anew."""
+
         def __init__(
             self,
             *,

@@ -159,10 +159,10 @@ class AccessServiceStub:
     Safety: reads only.
     """
     QuarantineSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]
-    """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+    """Blocks a source of a session, and undoes what its memories derived from it.
 
-    Guarantees: one transaction. Each memory that rests on the source has one revision more,
-    with the value that its other amendments give: what was there before is there again,
+    Guarantees: one transaction. Each memory that rests on the source has one revision more.
+    A PRISM memory has the value that its other amendments give: what was there before is there again,
     later changes at the same place stay, and so do changes by hand. Consolidations after
     it, and what repeats it, are undone as well. Chunks of other sources that the same steps
     read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
@@ -170,16 +170,20 @@ class AccessServiceStub:
     `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
     comes from the source later is held: appended, and read by nothing. Recorded in the audit
     log.
+    A tree or a state memory goes back to the newest revision before it read the source, and
+    reads the log on from there: until then reads say how far it is behind. A sealed tree is
+    sealed again at the same position.
     Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-    ListChunks still show the past. Trees and state memories read nothing of the source from
-    now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+    ListChunks still show the past, without the nodes of trees.
     """
     ReleaseSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]
     """Ends the quarantine of a source, which has the level from before again.
 
-    Guarantees: one transaction. Where nothing else happened, each memory has exactly the
-    value from before the quarantine; later changes are applied to it, and changes by hand
-    dropped as by QuarantineSource. Then memories read what was held. Recorded in the audit log.
+    Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
+    exactly the value from before the quarantine; later changes of a PRISM memory are applied
+    to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
+    held. A state memory goes on from before the quarantine, and a tree from before the text of
+    the source: they read the log again from there. Recorded in the audit log.
     Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
     """
     ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ListAuditEventsRequest, _access_service_pb2.ListAuditEventsResponse]
@@ -323,10 +327,10 @@ class AccessServiceAsyncStub(AccessServiceStub):
     Safety: reads only.
     """
     QuarantineSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
-    """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+    """Blocks a source of a session, and undoes what its memories derived from it.
 
-    Guarantees: one transaction. Each memory that rests on the source has one revision more,
-    with the value that its other amendments give: what was there before is there again,
+    Guarantees: one transaction. Each memory that rests on the source has one revision more.
+    A PRISM memory has the value that its other amendments give: what was there before is there again,
     later changes at the same place stay, and so do changes by hand. Consolidations after
     it, and what repeats it, are undone as well. Chunks of other sources that the same steps
     read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
@@ -334,16 +338,20 @@ class AccessServiceAsyncStub(AccessServiceStub):
     `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
     comes from the source later is held: appended, and read by nothing. Recorded in the audit
     log.
+    A tree or a state memory goes back to the newest revision before it read the source, and
+    reads the log on from there: until then reads say how far it is behind. A sealed tree is
+    sealed again at the same position.
     Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-    ListChunks still show the past. Trees and state memories read nothing of the source from
-    now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+    ListChunks still show the past, without the nodes of trees.
     """
     ReleaseSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
     """Ends the quarantine of a source, which has the level from before again.
 
-    Guarantees: one transaction. Where nothing else happened, each memory has exactly the
-    value from before the quarantine; later changes are applied to it, and changes by hand
-    dropped as by QuarantineSource. Then memories read what was held. Recorded in the audit log.
+    Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
+    exactly the value from before the quarantine; later changes of a PRISM memory are applied
+    to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
+    held. A state memory goes on from before the quarantine, and a tree from before the text of
+    the source: they read the log again from there. Recorded in the audit log.
     Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
     """
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ListAuditEventsRequest, _access_service_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
@@ -580,10 +588,10 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_service_pb2.QuarantineSourceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
-        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+        """Blocks a source of a session, and undoes what its memories derived from it.
 
-        Guarantees: one transaction. Each memory that rests on the source has one revision more,
-        with the value that its other amendments give: what was there before is there again,
+        Guarantees: one transaction. Each memory that rests on the source has one revision more.
+        A PRISM memory has the value that its other amendments give: what was there before is there again,
         later changes at the same place stay, and so do changes by hand. Consolidations after
         it, and what repeats it, are undone as well. Chunks of other sources that the same steps
         read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
@@ -591,9 +599,11 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
         comes from the source later is held: appended, and read by nothing. Recorded in the audit
         log.
+        A tree or a state memory goes back to the newest revision before it read the source, and
+        reads the log on from there: until then reads say how far it is behind. A sealed tree is
+        sealed again at the same position.
         Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-        ListChunks still show the past. Trees and state memories read nothing of the source from
-        now on, and keep what they have: `memories` names them, and RebuildMemory makes them anew.
+        ListChunks still show the past, without the nodes of trees.
         """
 
     @_abc_1.abstractmethod
@@ -604,9 +614,11 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
         """Ends the quarantine of a source, which has the level from before again.
 
-        Guarantees: one transaction. Where nothing else happened, each memory has exactly the
-        value from before the quarantine; later changes are applied to it, and changes by hand
-        dropped as by QuarantineSource. Then memories read what was held. Recorded in the audit log.
+        Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
+        exactly the value from before the quarantine; later changes of a PRISM memory are applied
+        to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
+        held. A state memory goes on from before the quarantine, and a tree from before the text of
+        the source: they read the log again from there. Recorded in the audit log.
         Safety: writes; a second call is FAILED_PRECONDITION (SOURCE_NOT_QUARANTINED).
         """
 

@@ -90,7 +90,7 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     before it lost their content then, and were something else.
     """
     REVISION_KIND_QUARANTINE: _RevisionKind.ValueType  # 13
-    """A source was quarantined or released: what came from it is undone or restored, or the
+    """A source was quarantined or released: what came from it is undone or restored, or a PRISM
     memory read chunks again whose step was undone.
     """
 
@@ -126,7 +126,7 @@ REVISION_KIND_REDACTION: RevisionKind.ValueType  # 12
 before it lost their content then, and were something else.
 """
 REVISION_KIND_QUARANTINE: RevisionKind.ValueType  # 13
-"""A source was quarantined or released: what came from it is undone or restored, or the
+"""A source was quarantined or released: what came from it is undone or restored, or a PRISM
 memory read chunks again whose step was undone.
 """
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
@@ -896,7 +896,9 @@ class Revision(_message.Message):
     comment: _builtins.str
     """The comment that the client sent with a change by hand."""
     restored_revision: _builtins.int
-    """Of a rollback: the revision that it restored."""
+    """Of a rollback: the revision that it restored. Of a quarantine or release, in a tree or a
+    state memory: the revision from which it reads the log on.
+    """
     schema_source: _builtins.str
     """Of a change of the schema: the new schema as class source."""
     amendment_count: _builtins.int

@@ -184,7 +184,7 @@ def quarantine_result(result: QuarantineResult) -> pb.QuarantineResult:
 
 
 def _quarantined(memory: QuarantinedMemory) -> pb.QuarantineResult.Memory:
-    message = pb.QuarantineResult.Memory(memory=memory.memory, needs_rebuild=memory.needs_rebuild)
+    message = pb.QuarantineResult.Memory(memory=memory.memory)
     undone = memory.undone
     if undone is not None:
         message.revision = undone.revision

@@ -57,7 +57,10 @@ def revision(stored: StoredRevision) -> memories_pb2.Revision:
         memories_pb2.Revision,
         stored,
         kind=_KINDS[stored.kind],
-        positions=positions(stored.from_position + 1, stored.to_position),
+        # A quarantine may have the cursor go on without reading.
+        positions=None
+        if stored.kind == "quarantine"
+        else positions(stored.from_position + 1, stored.to_position),
         amendment_count=stored.amendments,
         rejection_count=stored.rejections,
         value_digest=stored.digest,

@@ -13,11 +13,8 @@ from service.domain.values.tenancy import session_key
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import session_not_found
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.prism.quarantine import (
-    ReleasedSource,
-    UndoneRevisions,
-    apply_quarantines,
-)
+from service.usecases.memories.going_back import ReleasedSource, UndoneRevisions, go_back
+from service.usecases.prism.quarantine import apply_quarantines
 from storage.access import audit, source_trust
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
@@ -32,10 +29,8 @@ class QuarantinedMemory:
 
     memory: str
     kind: str
-    #: None: the memory does not rest on the source, or is of another kind than PRISM.
+    #: None: the memory does not rest on the source.
     undone: UndoneRevisions | None
-    #: What it derived from the source is still there.
-    needs_rebuild: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,11 +159,9 @@ class Sources:
     ) -> Sequence[QuarantinedMemory]:
         done: list[QuarantinedMemory] = []
         for memory_id, name, kind in memories:
-            undone: UndoneRevisions | None = None
-            is_touched = False
+            held = await revisions.lock(tx, key, memory_id)
+            assert held is not None, "it was locked just now"
             if kind == PrismSpec.kind:
-                held = await revisions.lock(tx, key, memory_id)
-                assert held is not None, "it was locked just now"
                 undone = await apply_quarantines(
                     tx,
                     held,
@@ -177,10 +170,8 @@ class Sources:
                     released=released,
                 )
             else:
-                is_touched = await quarantine.has_read(tx, key, memory_id, released is not None)
-            done.append(
-                QuarantinedMemory(memory=name, kind=kind, undone=undone, needs_rebuild=is_touched)
-            )
+                undone = await go_back(tx, held, comment=comment, released=released)
+            done.append(QuarantinedMemory(memory=name, kind=kind, undone=undone))
         # Entries are written again with the chunks that they rest on.
         await chunk_index.note_unlisted(tx, key)
         return done

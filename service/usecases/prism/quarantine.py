@@ -2,8 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from service.domain.prism import losses
 from service.domain.prism.amendments import Rules
@@ -13,33 +11,12 @@ from service.domain.prism.undoing import without
 from service.domain.values.json_values import canonical
 from service.llm.offloading import beside
 from service.usecases.memories import step_traces
+from service.usecases.memories.going_back import ReleasedSource, UndoneRevisions
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
 from storage.memories import history, revisions
 from storage.memories.revisions import NewRevision
 from storage.prism import quarantine, states
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleasedSource:
-    """A source that is not quarantined any more."""
-
-    source: str
-    #: When it was quarantined: its chunks have been passed since then.
-    since: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UndoneRevisions:
-    """What a change of quarantines did to a memory."""
-
-    revision: int
-    #: The revisions before it that are undone now.
-    undone: int
-    #: Chunks that the memory reads again.
-    reread: int
-    #: Changes by hand that have no place any more.
-    dropped_edits: int
 
 
 async def apply_quarantines(

@@ -294,7 +294,7 @@ class Access:
     def quarantine_source(
         self, session: str, source: str, *, request_id: str = ""
     ) -> QuarantineResult:
-        """Blocks a source of a session, and undoes what its PRISM memories derived from it.
+        """Blocks a source of a session, and undoes what its memories derived from it.
 
         Raises NotFound, ResourceExhausted.
         """

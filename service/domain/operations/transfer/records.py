@@ -282,6 +282,7 @@ REVISION = RecordKind(
         _text("schema_source", None),
         # Of a quarantine, and of a step that reads again.
         *_maybe("undone read_positions", "bigint[]"),
+        RecordField(name="set_aside", type="boolean", default=False),
     ),
     keys=("revision",),
     of_memory=True,

@@ -28,11 +28,13 @@ class RevisionRow:
     kind: str
     #: SHA-256 of what it made.
     digest: bytes
-    #: The revision that a rollback restores.
+    #: The revision that a rollback restores, or a quarantine that goes back.
     restored_revision: int | None
     #: The revisions that a quarantine undoes; the positions that it, or a release, reads again.
     undone: Sequence[int] | None = None
     read_positions: Sequence[int] | None = None
+    #: A quarantine went back to before it.
+    set_aside: bool = False
 
     def differs(self, name: str, said: str) -> Difference:
         """Returns a difference at this revision."""
@@ -54,7 +56,8 @@ class ChainCheck:
             yield row.differs("revision.missing", said)
             return
         begun = 0 if before is None else before.to_position
-        if row.from_position != begun or row.to_position < row.from_position:
+        goes_back = row.to_position < row.from_position and row.kind != "quarantine"
+        if row.from_position != begun or goes_back:
             said = f"it begins at position {row.from_position}, and the one before ended at {begun}"
             yield row.differs("revision.chain", said)
         if row.parent_revision != (None if before is None else before.revision):

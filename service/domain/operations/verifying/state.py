@@ -35,11 +35,11 @@ class StateCheck:
         """Checks the next revision; `vectors` has those in use before it, and its own.
 
         `levels`: the vectors in use after it; None when no row says so. `restored`: those that
-        a rollback restores.
+        a rollback or a quarantine restores.
         """
         vector = vectors.get(row.revision)
         wanted = self._wanted(row, levels or self._levels, vector, restored)
-        if (vector is None) is not (row.kind in ("rollback", "redaction")):
+        if (vector is None) is not (row.kind in ("rollback", "redaction", "quarantine")):
             said = "it has no vector" if vector is None else "it has a vector"
             yield row.differs("state.vector", f"it is a {row.kind}, and {said}")
         elif vector is not None:
@@ -67,7 +67,7 @@ class StateCheck:
         """Returns the levels after a revision, by those before it."""
         if row.kind == "create":
             return VectorLevels()
-        if row.kind == "rollback":
+        if row.kind in ("rollback", "quarantine"):
             return restored or stored
         if vector is None:
             return stored

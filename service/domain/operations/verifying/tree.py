@@ -30,13 +30,17 @@ class TreeCheck:
 
     def revision(self, row: RevisionRow, nodes: Sequence[Node]) -> Iterator[Difference]:
         """Checks the next revision with its new nodes, by level and number."""
+        if row.set_aside:
+            # Its nodes are gone, and others follow those before it.
+            return
         if row.revision == 0:
             wanted = hashlib.sha256(b"").digest()
             self._is_lost = False
         else:
             wanted = self._wanted(row.digest, nodes)
-        # A redaction has the digest of the last revision that kept its content.
-        if not self._is_lost and wanted != row.digest and row.kind != "redaction":
+        # Others have the digest of the last revision that kept its content.
+        is_new = row.kind not in ("redaction", "quarantine")
+        if not self._is_lost and wanted != row.digest and is_new:
             said = "its digest is not that of its parent's digest and its new nodes"
             yield row.differs("tree.digest", said)
         # The next one goes on from what is stored: each difference is reported once.
