@@ -28,6 +28,10 @@ class JournalBroken(Exception):
     """A journal is not what this deployment wrote; the message is one clear clause."""
 
 
+class JournalFull(JournalBroken):
+    """A journal can be read, and has no room on its disk for another line."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalEntry:
     """What a restored database needs to repeat an erasure."""
@@ -50,7 +54,10 @@ def journal_key(token_key: bytes) -> bytes:
 
 
 def to_line(entry: JournalEntry, key: bytes, before: str) -> tuple[bytes, str]:
-    """Returns the line of an entry after the one with the mac `before`, and its own mac."""
+    """Returns the line of an entry after the one with the mac `before`, and its own mac.
+
+    Raises JournalBroken when the line is too long.
+    """
     said = {
         "at": entry.requested_at.isoformat(),
         "detail": dict(entry.detail),
@@ -65,7 +72,10 @@ def to_line(entry: JournalEntry, key: bytes, before: str) -> tuple[bytes, str]:
     mac = _mac(said, key, before)
     line = _canonical({**said, "mac": mac}) + b"\n"
     if len(line) > MAX_LINE_BYTES:
-        raise ValueError("an erasure has a longer line than the journal allows")
+        raise JournalBroken(
+            f"cannot have the erasure {entry.erasure_id}: its line would be longer than"
+            f" {MAX_LINE_BYTES} bytes"
+        )
     return line, mac
 
 

@@ -14,14 +14,14 @@ from uuid import UUID
 import structlog
 
 from service.domain.log.erasures import ErasureKind, ErasureRequest
-from service.domain.log.journal_lines import JournalBroken, JournalEntry
+from service.domain.log.journal_lines import JournalBroken, JournalEntry, JournalFull
 from service.domain.log.redactions import keyed_digest
 from service.domain.values.errors import Unavailable
 from service.domain.values.reasons import Reason
 from service.usecases.operations.chunk_redaction import redact_chunks
 from service.usecases.operations.journal_file import JournalFile
 from storage.engine.database import Database, Transaction
-from storage.engine.errors import StorageError
+from storage.engine.errors import Full, StorageError
 from storage.log import deleting, erasures
 from storage.operations import tenant_removal
 
@@ -86,7 +86,7 @@ class ErasureJournal:
     async def compare(self) -> JournalComparison:
         """Repeats what the database has missed, and appends what the journal has missed.
 
-        Raises JournalBroken, StorageError.
+        Raises JournalBroken, StorageError; not when only the appending finds a disk full.
         """
         if self._file is None:
             return JournalComparison()
@@ -101,7 +101,18 @@ class ErasureJournal:
             read += len(some)
             for entry in await self._missed(some):
                 repeated += await self._repeat(entry)
-        return JournalComparison(repeated=repeated, appended=await self._append_all(anew=read == 0))
+        return JournalComparison(repeated=repeated, appended=await self._append_if_room(read == 0))
+
+    async def _append_if_room(self, anew: bool) -> int:
+        """Appends what the journal lacks; nothing when a disk is full.
+
+        A restored database lacks nothing then: servers may start, and append it later.
+        """
+        try:
+            return await self._append_all(anew=anew)
+        except (JournalFull, Full) as error:
+            _log.error("no room for the erasure journal; it is written later", cause=str(error))
+            return 0
 
     async def _was_kept(self) -> bool:
         async with self._database.sweeping(name="erasure-journal") as tx:

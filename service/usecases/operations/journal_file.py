@@ -1,5 +1,6 @@
 """The file of the erasure journal: append-only, on disk before an erasure is called complete."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,13 @@ from service.domain.log.journal_lines import (
     NO_MAC,
     JournalBroken,
     JournalEntry,
+    JournalFull,
     from_line,
     mac_of,
     to_line,
 )
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class JournalFile:
@@ -87,7 +91,8 @@ def _refusing() -> Iterator[None]:
         yield
     except OSError as error:
         said = error.strerror or str(error)
-        raise JournalBroken(f"cannot be used: {said[:1].lower()}{said[1:]}") from error
+        broken = JournalFull if error.errno in _NO_ROOM else JournalBroken
+        raise broken(f"cannot be used: {said[:1].lower()}{said[1:]}") from error
 
 
 def _end(file: BinaryIO) -> tuple[int, str]:

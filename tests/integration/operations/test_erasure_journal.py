@@ -1,8 +1,10 @@
 """A restored database repeats the erasures that it has missed, from the journal outside of it."""
 
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psycopg
@@ -21,6 +23,7 @@ from service.usecases.operations.erasure_journal import ErasureJournal, JournalC
 from service.usecases.operations.journal_file import JournalFile
 from service.usecases.operations.redacting import RedactionRequest, Redactor
 from storage.engine.database import Database
+from storage.engine.errors import Full
 from storage.log import erasures
 from storage.log.selecting import Selection
 from tests.integration.support.scripted import ITEM, Script, make, prism_method
@@ -170,6 +173,41 @@ async def test_a_journal_that_cannot_be_written_is_written_later(
     assert await deployment.journal().compare() == JournalComparison(appended=1)
     assert (await recorded(deployment.database))[0].journalled_at is not None
     assert len(list(deployment.file.read())) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        ("os.fsync", OSError(errno.ENOSPC, "No space left on device")),
+        ("storage.log.erasures.mark_journalled", Full("no space left on device")),
+    ],
+    ids=["journal", "database"],
+)
+async def test_a_full_disk_keeps_no_process_from_starting(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, target: str, error: Exception
+) -> None:
+    await make(deployment.database, ["a"])
+    await sessions.create(deployment.database, DEFAULT_TENANT, "later", language="english")
+    await deployment.delete("s")
+    with monkeypatch.context() as patched:
+        patched.setattr(target, Mock(side_effect=error))
+        with pytest.raises((Unavailable, Full)):
+            await deployment.delete("later")
+        assert await deployment.journal().compare() == JournalComparison()
+    assert await deployment.journal().compare() == JournalComparison(appended=1)
+    assert (await recorded(deployment.database))[1].journalled_at is not None
+
+
+async def test_a_journal_that_may_not_be_written_is_refused(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(deployment.database, ["a"])
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(Unavailable):
+            await deployment.delete("s")
+        with pytest.raises(JournalBroken, match="cannot be used: input/output error"):
+            await deployment.journal().compare()
 
 
 async def test_a_journal_that_is_gone_is_refused_until_one_begins_anew(

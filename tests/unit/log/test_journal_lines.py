@@ -1,6 +1,7 @@
 """The erasure journal: its lines are chained, and what was changed is noticed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -74,6 +75,15 @@ def test_the_journal_of_another_deployment_is_refused(tmp_path: Path) -> None:
     other = JournalFile(filled(tmp_path).path, journal_key(b"another"))
     with pytest.raises(JournalBroken, match="line 1 was changed, or is of another deployment"):
         list(other.read())
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    before = file.path.read_bytes()
+    long = replace(entry(4), detail={"positions": list(range(10**6, 10**6 + 200_000))})
+    with pytest.raises(JournalBroken, match="its line would be longer than 1048576 bytes"):
+        file.append([long])
+    assert file.path.read_bytes() == before
 
 
 def test_a_line_whose_writer_died_is_written_over(tmp_path: Path) -> None:
