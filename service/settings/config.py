@@ -128,10 +128,10 @@ class Limits(BaseModel):
     max_batch_chunks: Count = 256
     #: Content of a batch, in bytes.
     max_batch_bytes: Count = 1024 * 1024
-    #: Chunks that one call redacts.
-    max_redacted_chunks: Count = 10_000
-    #: Texts that a session keeps out after they were redacted.
-    max_kept_out: Count = 1000
+    #: Chunks that one call redacts; at most 50,000, which a line of the erasure journal can have.
+    max_redacted_chunks: Annotated[int, Field(ge=1, le=50_000)] = 10_000
+    #: Texts that a session keeps out after they were redacted; at most 5,000.
+    max_kept_out: Annotated[int, Field(ge=1, le=5000)] = 1000
     #: Unacked chunks of a stream.
     credit_chunks: Count = 1024
     #: Unacked bytes of a stream.

@@ -27,8 +27,8 @@ from storage.operations import tenant_removal
 
 _log = structlog.get_logger("palimpsest")
 
-#: Entries that are compared, or appended, at once.
-BATCH = 500
+#: Entries that are compared, or appended, at once; a journal's longest have 1 MiB.
+BATCH = 100
 #: How often a server appends what could not be appended at once.
 RETRY_SECONDS = 10.0
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from pydantic import ValidationError
 
 from service.domain.log.erasures import ErasureKind
 from service.domain.log.journal_lines import JournalBroken, JournalEntry, journal_key
+from service.settings.config import Limits
 from service.usecases.operations.journal_file import JournalFile
 
 KEY = journal_key(b"token key")
@@ -84,6 +86,20 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_written(tmp_path: Path)
     with pytest.raises(JournalBroken, match="its line would be longer than 1048576 bytes"):
         file.append([long])
     assert file.path.read_bytes() == before
+
+
+def test_the_largest_redaction_that_settings_allow_fits_a_line(tmp_path: Path) -> None:
+    detail = {
+        "positions": list(range(10**11, 10**11 + 50_000)),
+        "keep_out": [[500, f"{number:064x}"] for number in range(5000)],
+        "exports": [{"export": str(UUID(int=1)), "begun_at": "2026" * 8, "head": 10**11}] * 100,
+    }
+    file = filled(tmp_path)
+    file.append([replace(entry(4), detail=detail)])
+    assert list(file.read())[-1].detail == detail
+    for above in ({"max_redacted_chunks": 50_001}, {"max_kept_out": 5001}):
+        with pytest.raises(ValidationError, match="less than or equal to"):
+            Limits.model_validate(above)
 
 
 def test_a_line_whose_writer_died_is_written_over(tmp_path: Path) -> None:
