@@ -18,6 +18,7 @@ from storage.engine.errors import translated
 
 #: Bytes of the longest row that is kept whole; the rest of a longer one is read apart.
 MAX_ROW_BYTES = 64 * 1024 * 1024
+_END_OF_DUMP = b"-- PostgreSQL database dump complete"
 _SECONDS = 30
 _PAGE = 500
 
@@ -61,30 +62,47 @@ def dumping(pg_dump: str, url: str) -> Iterator[IO[bytes]]:
         assert process.stdout is not None, "it is a pipe"
         assert process.stderr is not None, "it is a pipe"
         try:
-            yield process.stdout
+            cut = None
+            try:
+                yield process.stdout
+            except CannotScan as error:
+                # What pg_dump says is the reason.
+                cut = error
             said = process.stderr.read(4096).decode(errors="replace").strip()
             if process.wait():
-                raise CannotScan(
-                    f"pg_dump failed: {said.splitlines()[-1] if said else 'no output'}"
-                )
+                reason = said.splitlines()[-1] if said else "no output"
+                raise CannotScan(f"pg_dump failed: {reason}") from cut
+            if cut is not None:
+                raise cut
         finally:
             process.kill()
 
 
 def rows_of(dump: IO[bytes]) -> Iterator[DumpedRow]:
-    """Yields the lines of a plain dump, each with its table."""
+    """Yields the lines of a plain dump, each with its table.
+
+    Raises CannotScan when it is cut, of another format, or without the log.
+    """
     table: str = ""
     columns: tuple[str, ...] = ()
+    has_log = is_whole = False
     while line := dump.readline(MAX_ROW_BYTES):
         if not table and line.startswith(b"COPY "):
             name, _, rest = line[5:].decode(errors="replace").partition(" (")
             table = name.rpartition(".")[2].strip('"')
             columns = tuple(one.strip(' "') for one in rest.partition(")")[0].split(","))
+            has_log = has_log or table == "chunk"
             yield DumpedRow("", (), line)
         elif line == b"\\.\n":
             table, columns = "", ()
         else:
+            is_whole = is_whole or (not table and line.rstrip() == _END_OF_DUMP)
             yield DumpedRow(table, columns, line)
+    if not (has_log and is_whole):
+        raise CannotScan(
+            "the dump is not a whole plain one of Palimpsest's database: make it by"
+            " pg_dump --format=plain"
+        )
 
 
 def digest_key(url: str, tenant_id: UUID) -> tuple[bytes, bytes] | None:

@@ -8,15 +8,16 @@ the largest of which is one row of a dump.
 import gzip
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from service.domain.log.erasures import MIN_TEXT_BYTES, ErasureKind, digest_of
 from service.domain.log.receipts import Receipt
-from storage.operations.raw_scan import DumpedRow, rows_of
+from storage.operations.raw_scan import CannotScan, DumpedRow, rows_of
 
 #: Bytes that are read at once.
 _BLOCK = 1024 * 1024
@@ -76,7 +77,7 @@ class Scanner:
         self._digests = receipt.digests
 
     def dump(self, name: str, dump: IO[bytes]) -> ScannedPlace:
-        """Scans a plain dump of the database, row by row."""
+        """Scans a plain dump of the database, row by row. Raises CannotScan when it is cut."""
         rows = _RowScan(self._receipt)
         left: Counter[str] = Counter()
         size = 0
@@ -105,7 +106,10 @@ class Scanner:
         return ScannedPlace(name=name, bytes=size, left=left, notes={})
 
     def files(self, name: str, folder: Path, paths: Iterable[Path]) -> ScannedPlace:
-        """Scans files for the text; those that gzip has compressed as well."""
+        """Scans files for the text; what gzip has compressed as well.
+
+        Raises CannotScan where a file cannot be read to its end.
+        """
         left: Counter[str] = Counter()
         size = 0
         for path in paths:
@@ -117,6 +121,8 @@ class Scanner:
             except FileNotFoundError:
                 # The server has removed it meanwhile.
                 continue
+            except (OSError, EOFError, zlib.error) as error:
+                raise _unreadable(path, error) from error
         return ScannedPlace(name=name, bytes=size, left=left, notes={})
 
     def _texts(self, data: bytes) -> set[str]:
@@ -206,11 +212,23 @@ def _blocks(path: Path, overlap: int) -> Iterator[bytes]:
     with path.open("rb") as plain:
         is_compressed = plain.read(len(_GZIP)) == _GZIP
         plain.seek(0)
-        file: Any = gzip.GzipFile(fileobj=plain) if is_compressed else plain
-        end = b""
-        while block := file.read(_BLOCK):
-            yield end + block
-            end = (end + block)[-overlap:] if overlap else b""
+        yield from _overlapping(plain, overlap)
+        if is_compressed:
+            plain.seek(0)
+            with gzip.open(plain) as file:
+                yield from _overlapping(file, overlap)
+
+
+def _overlapping(file: IO[bytes] | gzip.GzipFile, overlap: int) -> Iterator[bytes]:
+    end = b""
+    while block := file.read(_BLOCK):
+        yield end + block
+        end = (end + block)[-overlap:] if overlap else b""
+
+
+def _unreadable(path: Path | str, error: Exception) -> CannotScan:
+    said = (getattr(error, "strerror", None) or str(error)).strip() or "it is cut"
+    return CannotScan(f"cannot read {path} to its end: {said[:1].lower()}{said[1:]}")
 
 
 #: The parts of a data folder of `up`, by the beginnings of their paths; the first that fits counts.
@@ -226,12 +244,24 @@ _PARTS = (
 def parts_of(folder: Path) -> Mapping[str, list[Path]]:
     """Returns the plain files of a data folder, by its parts."""
     found: dict[str, list[Path]] = {name: [] for name, _ in _PARTS}
-    for above, _, names in os.walk(folder):
+    for path in plain_files(folder):
+        found[_part_of(path.relative_to(folder).as_posix())].append(path)
+    return found
+
+
+def plain_files(folder: Path) -> Iterator[Path]:
+    """Yields the plain files below a folder. Raises CannotScan where a folder cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        # A server removes folders as well, but for the one that was named.
+        if error.filename == str(folder) or not isinstance(error, FileNotFoundError):
+            raise _unreadable(error.filename, error) from error
+
+    for above, _, names in os.walk(folder, onerror=refuse):
         for one in sorted(names):
             path = Path(above) / one
             if path.is_file() and not path.is_symlink():
-                found[_part_of(path.relative_to(folder).as_posix())].append(path)
-    return found
+                yield path
 
 
 def _part_of(path: str) -> str:

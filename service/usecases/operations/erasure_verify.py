@@ -7,7 +7,13 @@ from typing import IO
 
 from service.domain.log.receipts import NotAReceipt, Receipt
 from service.domain.operations.encodings import needles
-from service.usecases.operations.erasure_scan import ScannedPlace, Scanner, parts_of, skipped
+from service.usecases.operations.erasure_scan import (
+    ScannedPlace,
+    Scanner,
+    parts_of,
+    plain_files,
+    skipped,
+)
 from service.usecases.operations.signing import check_signature, public_key
 from storage.engine.errors import StorageError
 from storage.operations import raw_scan
@@ -15,6 +21,7 @@ from storage.operations.raw_scan import CannotScan
 
 DATABASE = "database dump"
 REDIS = "Redis"
+DIGESTS = "texts by their digests"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +52,8 @@ def verify(receipt: Receipt, text: str | None, targets: ScanTargets) -> Iterator
         key = _tenant_key(receipt, targets.database_url)
         if targets.rewrite:
             _rewrite(targets.database_url)
+    elif receipt.digests:
+        yield skipped(DIGESTS, "their key is in the database (--database)")
     scanner = Scanner(receipt, wanted, key)
     yield from _databases(scanner, targets)
     if targets.redis_url is None:
@@ -76,16 +85,19 @@ def _rewrite(url: str) -> None:
 def _databases(scanner: Scanner, targets: ScanTargets) -> Iterator[ScannedPlace]:
     if targets.dump is not None:
         with _opened(targets.dump) as file:
-            yield scanner.dump(str(targets.dump), file)
+            found = scanner.dump(str(targets.dump), file)
+        yield found
     elif targets.database_url is not None:
+        # Its end is checked before its result is given.
         with raw_scan.dumping(targets.pg_dump, targets.database_url) as file:
-            yield scanner.dump(DATABASE, file)
+            found = scanner.dump(DATABASE, file)
+        yield found
     else:
         yield skipped(DATABASE, "no superuser's URL is known (--database), nor a --dump")
 
 
 def _files(scanner: Scanner, targets: ScanTargets, *, has_text: bool) -> Iterator[ScannedPlace]:
-    found = [(str(folder), folder, _plain_files(folder)) for folder in targets.folders]
+    found = [(str(folder), folder, list(plain_files(folder))) for folder in targets.folders]
     if targets.data_dir is not None:
         parts = parts_of(targets.data_dir)
         found += [(name, targets.data_dir, paths) for name, paths in parts.items()]
@@ -94,10 +106,6 @@ def _files(scanner: Scanner, targets: ScanTargets, *, has_text: bool) -> Iterato
             yield skipped(name, "files have no rows: give the text (--text)")
         else:
             yield scanner.files(name, folder, paths)
-
-
-def _plain_files(folder: Path) -> list[Path]:
-    return [one for one in sorted(folder.rglob("*")) if one.is_file() and not one.is_symlink()]
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -1,12 +1,15 @@
 """A verification finds what an eraser has left, wherever it is, and nothing where nothing is."""
 
 import base64
+import errno
 import gzip
 import io
+import os
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import psycopg
@@ -28,6 +31,7 @@ from service.usecases.search.index import Indexer
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.log import deleting, erasures
+from storage.operations import raw_scan
 from storage.operations.raw_scan import CannotScan
 from tests.integration.support.scripted import (
     CONFIG,
@@ -282,14 +286,58 @@ def test_redis_is_scanned_by_type(servers: Servers) -> None:
 
 def test_a_plain_dump_is_read_from_a_file(tmp_path: Path) -> None:
     dump = tmp_path / "dump.sql"
-    dump.write_text(f"COPY public.chunk (session_key, text) FROM stdin;\n{KEY}\t{SECRET}\n\\.\n")
+    lines = (
+        "COPY public.chunk (session_key, text) FROM stdin;",
+        f"{KEY}\t{SECRET}",
+        "\\.",
+        "-- PostgreSQL database dump complete",
+    )
+    dump.write_text("\n".join(lines))
     receipt = sign(body_of(an_erasure()), bytes(32))
     places = scanned(verify(receipt, SECRET, ScanTargets(dump=dump)))
+    assert places["texts by their digests"].skipped, "their key is in the database"
     assert places[str(dump)].left == {"chunk: the text as UTF-8": 1, "chunk: rows": 1}
     assert places["Redis"].skipped
     with pytest.raises(CannotScan, match="cannot read"):
         scanned(verify(receipt, None, ScanTargets(dump=tmp_path / "none")))
-    assert scanner().dump("nothing", io.BytesIO()).passed
+    whole = dump.read_bytes()
+    # Cut, of another database, of another format, and with the mark of its end in a text.
+    in_text = whole[: whole.index(b"\\.\n")] + b"-- PostgreSQL database dump complete\n"
+    for broken in (b"", whole[:-1], whole.replace(b".chunk", b".mail"), b"PGDMP\1", in_text):
+        with pytest.raises(CannotScan, match=r"not a whole plain one .* --format=plain"):
+            scanner().dump("broken", io.BytesIO(broken))
+
+
+def test_a_dump_that_fails_says_why() -> None:
+    with (
+        pytest.raises(CannotScan, match="pg_dump failed: no output"),
+        raw_scan.dumping("/bin/false", "postgresql://127.0.0.1:1/none") as file,
+    ):
+        scanner().dump("database dump", file)
+
+
+def test_files_that_cannot_be_read_to_their_end_are_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = gzip.compress(os.urandom(5000))
+    receipt = sign(body_of(an_erasure()), bytes(32))
+    target = tmp_path / "folder"
+    targets = ScanTargets(folders=(target,))
+    with pytest.raises(CannotScan, match=r"cannot read .*folder to its end: no such file"):
+        scanned(verify(receipt, SECRET, targets))
+    target.mkdir()
+    for broken in (packed[:-9], packed[:2000], packed[:12] + b"?" * 99, packed[:4], packed + b"?"):
+        (target / "one").write_bytes(broken)
+        with pytest.raises(CannotScan, match=r"cannot read .*one to its end: "):
+            scanned(verify(receipt, SECRET, targets))
+    (target / "one").write_bytes(gzip.compress(b"nothing"))
+    assert scanned(verify(receipt, SECRET, targets))[str(target)].passed
+    with pytest.raises(CannotScan, match=r"cannot read .*one to its end: not a directory"):
+        scanned(verify(receipt, SECRET, ScanTargets(folders=(target / "one",))))
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=denied))
+    with pytest.raises(CannotScan, match=r"cannot read .*one to its end: permission denied"):
+        scanned(verify(receipt, SECRET, targets))
 
 
 def test_a_database_that_cannot_be_read_is_no_pass(servers: Servers) -> None:
