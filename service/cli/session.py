@@ -27,9 +27,10 @@ Retained = Annotated[
     typer.Option(
         "--retain",
         metavar="WHAT=DAYS",
-        help="How many days to keep `idle` (the session, unused), `session`, `chunks`, `calls`,"
-        " `answers` or `trajectories`; or `forever`. What is not named is kept as the tenant's"
-        " policy says; may be repeated.",
+        help="How many days to keep `idle` (the session, unused), `session`, `chunks`, `history`"
+        " (of older revisions of a memory the last of each day stays), `calls`, `answers` or"
+        " `trajectories`; or `forever`. What is not named is kept as the tenant's policy says; may"
+        " be repeated.",
     ),
 ]
 #: What --retain names, by the fields of a policy.
@@ -37,6 +38,7 @@ _RETAINED = {
     "idle": "idle_session_days",
     "session": "session_days",
     "chunks": "chunk_days",
+    "history": "history_days",
     "calls": "call_days",
     "answers": "answer_days",
     "trajectories": "trajectory_days",

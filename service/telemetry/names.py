@@ -121,7 +121,8 @@ class Metric:
 
     # Retention.
 
-    #: What retention removed, {kind}: session, chunk, answer, trajectory, call.
+    #: What retention removed, {kind}: session, chunk, answer, trajectory, call,
+    #: history (revisions that it went through).
     RETENTION_REMOVED: Final = "palimpsest.retention.removed"
 
     # Guards.

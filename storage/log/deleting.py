@@ -189,7 +189,8 @@ _END = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item
 
 #: The item of the row in `removal` for a single transaction; no memory has this id.
 _NO_ITEM = UUID(int=0)
-#: Of one that sets revisions aside, or has them count again: `revision_redacted` has it.
+#: Of one that sets revisions aside, has them count again, or has their states expire:
+#: `revision_redacted` has it.
 SETTING_ASIDE = UUID(int=1)
 
 

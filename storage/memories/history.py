@@ -30,6 +30,8 @@ class StoredRevision:
     #: SHA-256 of the value after it.
     digest: bytes
     created_at: datetime
+    #: Its state has expired.
+    expired: bool
     #: Their numbers.
     amendments: int
     rejections: int

@@ -187,8 +187,13 @@ def _values(
         "reasons": [one.reason for one in new.rejections],
         "new_base": new.base,
         "new_value": new.value,
-        "most_unsaved": SNAPSHOT_AMENDMENTS + len(new.value or "") // SNAPSHOT_BYTES_PER_AMENDMENT,
+        "most_unsaved": most_unsaved(new.value or ""),
     }
+
+
+def most_unsaved(value: str) -> int:
+    """Returns at how many amendments since the last saved state another one is saved."""
+    return SNAPSHOT_AMENDMENTS + len(value) // SNAPSHOT_BYTES_PER_AMENDMENT
 
 
 async def advance(

@@ -19,15 +19,19 @@ REDACTION = "redaction"
 
 # A node that ends within the chunk was made of its beginning. A quarantine that goes no longer
 # undoes what came before the chunk, nor does a release restore it: so that goes as well, and is
-# read again from the sources that count now.
+# read again from the sources that count now. Where the revision before has expired, it goes back to
+# one whose state is kept.
 _MEMORIES = """
-SELECT m.memory_id, m.name, m.kind, m.revision, CASE WHEN t.first IS NOT NULL THEN least(t.first,
+SELECT m.memory_id, m.name, m.kind, m.revision, CASE WHEN t.first IS NOT NULL THEN (
+    SELECT max(k.revision) + 1 FROM revision k
+    WHERE k.session_key = m.session_key AND k.memory_id = m.memory_id AND NOT k.expired
+        AND k.revision < least(t.first,
     (SELECT CASE WHEN bool_or(q.revision >= t.first) THEN min(u) END
      FROM revision q LEFT JOIN LATERAL unnest(
          CASE WHEN q.restored_revision IS NULL THEN q.undone ELSE ARRAY[q.restored_revision + 1] END
      ) AS u ON true
      WHERE q.session_key = m.session_key AND q.memory_id = m.memory_id
-        AND q.kind = 'quarantine' AND q.undone IS NOT NULL)) END AS first_revision
+        AND q.kind = 'quarantine' AND q.undone IS NOT NULL))) END AS first_revision
 FROM memory m CROSS JOIN LATERAL (
     SELECT least(
         (SELECT min(r.revision) FROM revision r
@@ -107,7 +111,7 @@ FROM revision AS kept WHERE {_OF} AND revision = %(kept)s
 _EMPTY = f"""
 UPDATE revision SET kind = CASE WHEN kind = 'schema' THEN kind ELSE '{REDACTION}' END,
     from_position = %(kept_position)s, to_position = %(kept_position)s, digest = %(digest)s,
-    comment = '', restored_revision = NULL, set_aside = false
+    comment = '', restored_revision = NULL, set_aside = false, expired = false
 WHERE {_FROM}
 """  # noqa: S608 - all of it is ours
 _ADD = f"""
@@ -136,6 +140,7 @@ UPDATE memory SET revision = revision + 1, applied_position = %(kept_position)s,
     status = 'active', has_work = true, ready_at = now(), attempts = 0, resting = false,
     wake_position = NULL, held_reason = NULL, waiting_model = NULL, waiting_cause = NULL,
     consolidated_tokens = 0, fold_state = NULL, losses = NULL, entry_revision = 0,
+    thinned_revision = least(thinned_revision, %(kept)s),
     reread_positions = nullif(%(reread)s::bigint[], '{{}}')
 WHERE {_OF}
 """  # noqa: S608 - as above

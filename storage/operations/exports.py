@@ -47,6 +47,8 @@ class ExportCut:
     redactions: int
     #: Answers that were pending then.
     pending: Sequence[UUID]
+    #: Up to which revisions memories were thinned, by name, where they are.
+    thinned: Mapping[str, int]
 
     def values(self, memory: str = "") -> dict[str, Any]:
         """Returns the values that the queries of this module share."""
@@ -76,6 +78,9 @@ SELECT session_key, %(export)s::uuid, tenant_id, head, jsonb_build_object(
             'reread_positions', reread_positions
         ) ORDER BY name COLLATE "C")
         FROM memory m WHERE m.session_key = s.session_key), '[]'),
+    'thinned', coalesce((
+        SELECT jsonb_object_agg(name, thinned_revision) FROM memory m
+        WHERE m.session_key = s.session_key AND m.thinned_revision > 0), '{}'),
     'pending', coalesce((
         SELECT jsonb_agg(answer_id) FROM answer a
         WHERE a.session_key = s.session_key AND a.status = 'pending'), '[]'))
@@ -117,6 +122,7 @@ def _cut(row: Row) -> ExportCut:
         created_at=row.created_at,
         memories={one.name: one for one in memories},
         pending=[UUID(one) for one in row.cut["pending"]],
+        thinned=row.cut.get("thinned", {}),
     )
 
 
@@ -157,7 +163,7 @@ SELECT s.incarnation = %(incarnation)s AND %(redactions)s = (
     SELECT count(*) FROM redaction r WHERE r.session_key = s.session_key
 ) AND (%(memory)s::uuid IS NULL OR EXISTS (
     SELECT FROM memory m WHERE m.session_key = s.session_key AND m.memory_id = %(memory)s
-        AND m.created_at = %(made)s))
+        AND m.created_at = %(made)s AND m.thinned_revision = %(thinned)s))
 FROM session s WHERE s.session_key = %(session)s
 """
 
@@ -165,7 +171,7 @@ FROM session s WHERE s.session_key = %(session)s
 async def is_there(tx: Transaction, cut: ExportCut, memory: str) -> bool:
     """Returns whether the session is the same as at the cut, and the memory if one is named.
 
-    It is not once chunks of it were redacted.
+    It is not once chunks of it were redacted, or the memory was thinned.
     """
     values = {
         "session": cut.session_key,
@@ -173,6 +179,7 @@ async def is_there(tx: Transaction, cut: ExportCut, memory: str) -> bool:
         "redactions": cut.redactions,
         "memory": memory_id(cut.session_key, memory) if memory else None,
         "made": cut.memories[memory].created_at if memory else None,
+        "thinned": cut.thinned.get(memory, 0),
     }
     rows = await tx.fetch(_UNCHANGED, values, prepare=None)
     return bool(rows and rows[0][0])

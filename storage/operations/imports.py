@@ -347,6 +347,7 @@ UPDATE memory SET revision = %(revision)s, applied_position = %(applied_position
     status = %(status)s, consolidated_tokens = %(consolidated_tokens)s,
     fold_state = %(fold_state)s::jsonb, losses = %(losses)s::jsonb,
     seal_position = %(seal_position)s, reread_positions = %(reread_positions)s::bigint[],
+    thinned_revision = %(thinned_revision)s,
     schema_source = (SELECT r.schema_source FROM revision r WHERE r.session_key = %(session)s
         AND r.memory_id = %(memory)s AND r.kind = 'schema' ORDER BY r.revision DESC LIMIT 1)
 WHERE session_key = %(session)s AND memory_id = %(memory)s

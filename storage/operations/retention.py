@@ -14,6 +14,7 @@ from service.domain.operations.retention import Retention
 from storage.engine.database import Transaction
 from storage.log import deleting
 from storage.operations.chunk_retention import READ_BY_ALL
+from storage.prism import thinning
 
 #: The reason of erasures that a policy demands.
 REASON = "retention"
@@ -75,6 +76,9 @@ _IS_DUE = {
     "chunk_days": f"""EXISTS (SELECT FROM chunk c WHERE c.session_key = s.session_key
         AND c.position = s.expired_position + 1 AND c.created_at {_OVER}
         AND c.position <= {READ_BY_ALL})""",
+    "history_days": "EXISTS (SELECT FROM memory m WHERE m.session_key = s.session_key AND "
+    + thinning.MAY_THIN.format(days="w.{name}")
+    + ")",
 }
 _FLAGS = ", ".join(f"({sql.format(name=name)}) IS TRUE AS {name}" for name, sql in _IS_DUE.items())
 _WANTED = ", ".join(f"%({name})s::integer[]" for name in _IS_DUE)

@@ -113,7 +113,7 @@ async def memory_ids(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID,
 _OF = "session_key = %(session)s AND memory_id = %(memory)s"
 _REVISIONS = f"""
 SELECT revision, parent_revision, from_position, to_position, kind, digest, restored_revision,
-    undone, read_positions, set_aside
+    undone, read_positions, set_aside, expired
 FROM revision WHERE {_OF} AND revision > %(revision)s ORDER BY revision LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 

@@ -1,6 +1,6 @@
 """Reads what the quarantine of a source undoes, and what memories read again after it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,6 +57,37 @@ async def read_scope(tx: Transaction, held: Claim) -> QuarantineScope:
         tainted=frozenset(row[0] for row in tainted),
         quarantines=frozenset(row[0] for row in earlier),
     )
+
+
+_KEPT_BEFORE = f"""
+SELECT max(r.revision) FROM revision r WHERE {_OF} AND r.revision <= %(revision)s AND NOT r.expired
+"""  # noqa: S608
+# The days of which some revisions have expired, and one is among those.
+_DAYS = f"""
+SELECT r.revision FROM unnest(%(tainted)s::bigint[]) AS t CROSS JOIN LATERAL (
+    SELECT (SELECT max(r.revision) FROM revision r
+            WHERE {_OF} AND r.revision < t AND NOT r.expired) AS after,
+        (SELECT min(r.revision) FROM revision r
+            WHERE {_OF} AND r.revision >= t AND NOT r.expired) AS upto
+) AS day
+JOIN revision r ON {_OF} AND r.revision > day.after AND r.revision <= day.upto
+WHERE r.kind = 'step'
+"""  # noqa: S608
+
+
+async def kept_before(tx: Transaction, held: Claim, revision: int) -> int:
+    """Returns a revision, or the newest before it whose state has not expired."""
+    rows = await tx.fetch(_KEPT_BEFORE, {**_key(held), "revision": revision}, prepare=False)
+    return int(rows[0][0])
+
+
+async def read_days(tx: Transaction, held: Claim, tainted: Collection[int]) -> frozenset[int]:
+    """Returns the steps of thinned days that have one of these revisions, and these.
+
+    What one of them wrote, another may have replaced: then it is known no more which.
+    """
+    values = {**_key(held), "tainted": list(tainted)}
+    return frozenset(row[0] for row in await tx.fetch(_DAYS, values, prepare=False)) | {*tainted}
 
 
 async def read_past(

@@ -174,7 +174,8 @@ FROM (
     WHERE session_key = :session AND memory_id = :memory AND kind = 'step' AND NOT set_aside
         AND revision > coalesce((
             SELECT max(revision) FROM revision
-            WHERE session_key = :session AND memory_id = :memory AND kind = 'rollback'
+            WHERE session_key = :session AND memory_id = :memory
+                AND (kind = 'rollback' OR expired)
         ), 0)
     ORDER BY revision DESC LIMIT :limit
 ) r

@@ -82,6 +82,8 @@ memory = Table(
     Column("deleted_at", DateTime(timezone=True)),
     # Positions before the cursor that it is to read again: what their step wrote was undone.
     Column("reread_positions", ARRAY(BigInteger)),
+    # History up to this revision is thinned: see `revision.expired`.
+    Column("thinned_revision", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -146,6 +148,8 @@ revision = Table(
     Column("read_positions", ARRAY(BigInteger)),
     # A quarantine of a source went back to before it: it is not among those that count.
     Column("set_aside", Boolean, nullable=False, server_default=text("false")),
+    # Its state cannot be read any more: a policy of retention kept a later one of the same day.
+    Column("expired", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
     # The chain below refers to it.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),

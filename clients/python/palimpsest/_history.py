@@ -87,6 +87,8 @@ class Revision:
     #: SHA-256 of the value after it, as canonical JSON; 32 bytes.
     value_digest: bytes
     created_at: datetime
+    #: Its state has expired: a later one of the same day is kept.
+    expired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,6 +36,8 @@ class Retention:
     answer_days: int | None = None
     #: Trajectories of answers.
     trajectory_days: int | None = None
+    #: All revisions of PRISM memories; of older ones the last of each day is kept.
+    history_days: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -239,6 +239,7 @@ class Retention(_message.Message):
     ANSWER_DAYS_FIELD_NUMBER: _builtins.int
     TRAJECTORY_DAYS_FIELD_NUMBER: _builtins.int
     CHUNK_DAYS_FIELD_NUMBER: _builtins.int
+    HISTORY_DAYS_FIELD_NUMBER: _builtins.int
     idle_session_days: _builtins.int
     """Optional. The session itself is deleted, as DeleteSession does, when for so long
     nothing was appended to it, no question was asked and no memory of it changed. Other
@@ -263,6 +264,14 @@ class Retention(_message.Message):
     stays. Then no memory can be created or rebuilt in the session: FAILED_PRECONDITION
     (LOG_EXPIRED).
     """
+    history_days: _builtins.int
+    """Optional. All revisions of PRISM memories: of older ones, counted in whole days of UTC,
+    only the last state of each day is kept, byte by byte, besides the newest 10 revisions,
+    what a rollback restored, and what a quarantine undid. Prompts, and the newest state,
+    stay as they are. The state of any other revision is FAILED_PRECONDITION
+    (HISTORY_EXPIRED); its row stays, and so do amendments that nothing replaced the same
+    day, so that provenance names the chunks of a value.
+    """
     def __init__(
         self,
         *,
@@ -272,10 +281,11 @@ class Retention(_message.Message):
         answer_days: _builtins.int | None = ...,
         trajectory_days: _builtins.int | None = ...,
         chunk_days: _builtins.int | None = ...,
+        history_days: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_chunk_days", b"_chunk_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "chunk_days", b"chunk_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_chunk_days", b"_chunk_days", "_history_days", b"_history_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "chunk_days", b"chunk_days", "history_days", b"history_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_chunk_days", b"_chunk_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "chunk_days", b"chunk_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days", "_call_days", b"_call_days", "_chunk_days", b"_chunk_days", "_history_days", b"_history_days", "_idle_session_days", b"_idle_session_days", "_session_days", b"_session_days", "_trajectory_days", b"_trajectory_days", "answer_days", b"answer_days", "call_days", b"call_days", "chunk_days", b"chunk_days", "history_days", b"history_days", "idle_session_days", b"idle_session_days", "session_days", b"session_days", "trajectory_days", b"trajectory_days"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answer_days: _TypeAlias = _typing.Literal["answer_days"]  # noqa: Y015
     _WhichOneofArgType__answer_days: _TypeAlias = _typing.Literal["_answer_days", b"_answer_days"]  # noqa: Y015
@@ -283,6 +293,8 @@ class Retention(_message.Message):
     _WhichOneofArgType__call_days: _TypeAlias = _typing.Literal["_call_days", b"_call_days"]  # noqa: Y015
     _WhichOneofReturnType__chunk_days: _TypeAlias = _typing.Literal["chunk_days"]  # noqa: Y015
     _WhichOneofArgType__chunk_days: _TypeAlias = _typing.Literal["_chunk_days", b"_chunk_days"]  # noqa: Y015
+    _WhichOneofReturnType__history_days: _TypeAlias = _typing.Literal["history_days"]  # noqa: Y015
+    _WhichOneofArgType__history_days: _TypeAlias = _typing.Literal["_history_days", b"_history_days"]  # noqa: Y015
     _WhichOneofReturnType__idle_session_days: _TypeAlias = _typing.Literal["idle_session_days"]  # noqa: Y015
     _WhichOneofArgType__idle_session_days: _TypeAlias = _typing.Literal["_idle_session_days", b"_idle_session_days"]  # noqa: Y015
     _WhichOneofReturnType__session_days: _TypeAlias = _typing.Literal["session_days"]  # noqa: Y015
@@ -295,6 +307,8 @@ class Retention(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__call_days) -> _WhichOneofReturnType__call_days | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk_days) -> _WhichOneofReturnType__chunk_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history_days) -> _WhichOneofReturnType__history_days | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_session_days) -> _WhichOneofReturnType__idle_session_days | None: ...
     @_typing.overload

@@ -379,6 +379,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
     expired. metadata: {"session": "user-42", "expired_position": "1200"}.
     """
+    ERROR_REASON_HISTORY_EXPIRED: _ErrorReason.ValueType  # 141
+    """FAILED_PRECONDITION. The state of the revision has expired (`history_days`). The nearest
+    revisions that are kept are named: read one of them. metadata: {"memory": "default",
+    "revision": "812", "earlier_revision": "790", "later_revision": "840"}.
+    """
     ERROR_REASON_SOURCE_QUARANTINED: _ErrorReason.ValueType  # 145
     """FAILED_PRECONDITION. The source is quarantined, so its level cannot be set, or a memory
     cannot go back to before that. ReleaseSource ends it. metadata: {"source": "web:x"} or
@@ -761,6 +766,11 @@ durable; open it again. metadata: {"session": "user-42"}.
 ERROR_REASON_LOG_EXPIRED: ErrorReason.ValueType  # 140
 """FAILED_PRECONDITION. A memory would read the log from its beginning, whose chunks have
 expired. metadata: {"session": "user-42", "expired_position": "1200"}.
+"""
+ERROR_REASON_HISTORY_EXPIRED: ErrorReason.ValueType  # 141
+"""FAILED_PRECONDITION. The state of the revision has expired (`history_days`). The nearest
+revisions that are kept are named: read one of them. metadata: {"memory": "default",
+"revision": "812", "earlier_revision": "790", "later_revision": "840"}.
 """
 ERROR_REASON_SOURCE_QUARANTINED: ErrorReason.ValueType  # 145
 """FAILED_PRECONDITION. The source is quarantined, so its level cannot be set, or a memory

@@ -889,6 +889,7 @@ class Revision(_message.Message):
     REJECTION_COUNT_FIELD_NUMBER: _builtins.int
     VALUE_DIGEST_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Its number."""
     kind: Global___RevisionKind.ValueType
@@ -906,6 +907,10 @@ class Revision(_message.Message):
     rejection_count: _builtins.int
     value_digest: _builtins.bytes
     """SHA-256 of the value after it, as canonical JSON; 32 bytes."""
+    expired: _builtins.bool
+    """Its state has expired (`Retention.history_days`): a later one of the same day is kept.
+    Amendments that a later revision of that day replaced are gone, and its rejections.
+    """
     @_builtins.property
     def positions(self) -> _common_pb2.PositionRange:
         """The chunks that were read for it; unset when it read none."""
@@ -927,10 +932,11 @@ class Revision(_message.Message):
         rejection_count: _builtins.int = ...,
         value_digest: _builtins.bytes = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        expired: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision", "created_at", b"created_at", "positions", b"positions", "restored_revision", b"restored_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision", "amendment_count", b"amendment_count", "comment", b"comment", "created_at", b"created_at", "kind", b"kind", "positions", b"positions", "rejection_count", b"rejection_count", "restored_revision", b"restored_revision", "revision", b"revision", "schema_source", b"schema_source", "value_digest", b"value_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision", "amendment_count", b"amendment_count", "comment", b"comment", "created_at", b"created_at", "expired", b"expired", "kind", b"kind", "positions", b"positions", "rejection_count", b"rejection_count", "restored_revision", b"restored_revision", "revision", b"revision", "schema_source", b"schema_source", "value_digest", b"value_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__restored_revision: _TypeAlias = _typing.Literal["restored_revision"]  # noqa: Y015
     _WhichOneofArgType__restored_revision: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision"]  # noqa: Y015

@@ -73,6 +73,8 @@ def revision_line(revision: Revision) -> str:
         parts.append(counted(revision.amendment_count, "amendment"))
     if revision.rejection_count:
         parts.append(f"{revision.rejection_count} rejected")
+    if revision.expired:
+        parts.append("expired")
     if revision.comment:
         parts.append(f"({cut(revision.comment, VALUE_CHARACTERS)})")
     return " ".join(part for part in parts if part)

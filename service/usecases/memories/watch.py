@@ -20,7 +20,7 @@ from storage.engine.database import Database
 from storage.memories import history
 from storage.memories.history import StoredRevision
 from storage.memories.memories import StoredMemory
-from storage.prism import amendment_log
+from storage.prism import amendment_log, states
 from storage.prism.amendment_log import LoggedAmendment
 
 #: Revisions that one query reads.
@@ -96,7 +96,7 @@ class Watches:
         async with aclosing(looks) as seen:
             while True:
                 while told < newest:
-                    found = await self._read(tenant_id, key, told)
+                    found = await self._read(tenant_id, stored, told)
                     for committed in found:
                         yield committed
                         told = committed.revision.revision
@@ -113,11 +113,13 @@ class Watches:
             {"revision": told},
         )
 
-    async def _read(
-        self, tenant_id: UUID, key: tuple[UUID, UUID], after: int
-    ) -> Sequence[Committed]:
+    async def _read(self, tenant_id: UUID, stored: StoredMemory, after: int) -> Sequence[Committed]:
+        key = item_key(stored)
         async with self._database.transaction(tenant_id, name="watch") as tx:
             revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
+            if any(one.expired for one in revisions):
+                # Amendments between them are gone: the client has to read the state.
+                raise await states.history_ended(tx, *key, after)
             sizes: Mapping[int, int] = {}
             if len(revisions) > 1:
                 numbers = (revisions[0].revision, revisions[-1].revision)

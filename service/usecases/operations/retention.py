@@ -22,6 +22,7 @@ from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 from service.usecases.answers.ask import occasion
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.prism.thinning import thin_history
 from storage.engine.database import Database, Transaction
 from storage.log import retention_turns
 from storage.log.retention_turns import TurnLost
@@ -41,6 +42,8 @@ BATCH_ROWS = 1000
 BATCH_ANSWERS = 50
 #: Chunks of one batch, during which appends to the session wait.
 BATCH_CHUNKS = 100
+#: Revisions of one batch, during which steps of their memory wait.
+BATCH_REVISIONS = 200
 #: A turn is free again after so many seconds without a batch: longer than a transaction may take.
 LEASE_SECONDS = 120.0
 #: After each batch a pass rests for as long as the batch took, so many times over.
@@ -58,6 +61,7 @@ _BATCHES: Mapping[str, tuple[_Batch, int]] = {
     "answer_days": (partial(retention.expire_answers, occasion=occasion), BATCH_ANSWERS),
     "trajectory_days": (retention.expire_trajectories, BATCH_ANSWERS),
     "call_days": (retention.expire_calls, BATCH_ROWS),
+    "history_days": (thin_history, BATCH_REVISIONS),
 }
 
 

@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from uuid import UUID
 
-from service.domain.operations.verifying.chain import Difference
+from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.operations.verifying.prism import PrismCheck
 from service.domain.prism import losses
 from service.domain.prism.amending import MISSING, Missing
@@ -18,7 +19,9 @@ from service.domain.prism.entries import (
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
+from service.domain.prism.thinning import ThinnedDays
 from service.domain.search.entries import WrittenEntry
+from service.domain.values.errors import FailedPrecondition
 from service.domain.values.json_values import Json
 from service.domain.values.memory_specs import MemorySpec
 from service.llm.offloading import beside
@@ -29,7 +32,7 @@ from service.usecases.memories.kinds import Findings, FirstRevision, KindUseCase
 from service.usecases.memories.verifying import RevisionChain, RowsAhead
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
-from storage.memories import history, revisions
+from storage.memories import entries, history, revisions
 from storage.memories.memories import StoredMemory
 from storage.memories.revisions import NewRevision
 from storage.operations import verifying
@@ -97,26 +100,35 @@ class PrismUseCases(KindUseCases):
         replay = EntryReplay(schema)
         amended = RowsAhead(_amended(tx, *key))
         undone = await history.quarantined(tx, *key, stored.revision)
+        days = ThinnedDays()
         async for row in verifying.revisions(tx, *key):
             restored: Json | Missing = MISSING
-            state = row.revision if row.undone is not None else row.restored_revision
-            if state is not None:
-                restored = (await states.get_nearest(tx, *key, state)).memory(schema).value
+            if row.undone is not None or row.restored_revision is not None:
+                restored = await _restored_by(tx, stored, row)
             amendments = [one for _, one in await amended.of(row.revision) if one is not None]
+            is_end = days.end_at(row.revision, row.from_position, row.to_position, row.expired)
             if row.revision in undone:
                 continue
             positions = positions_of(row.kind, row.from_position, row.to_position)
             if row.read_positions and row.undone is None:
                 positions = row.read_positions[0], row.read_positions[-1]
             # A step may have much to compare.
-            try:
+            with suppress(Mismatch):
+                # Its place was made by one that is undone, or has expired: the next state that is
+                # restored has it.
                 await beside(
                     replay.revise, row.revision, amendments, positions=positions, restored=restored
                 )
-            except Mismatch:
-                # Its place was made by one that is undone: the next state that is restored has it.
-                continue
-        return list(replay.written.values())
+            if is_end:
+                kept = (await states.get_nearest(tx, *key, row.revision)).memory(schema).value
+                await beside(
+                    replay.revise, row.revision, (), positions=days.positions, restored=kept
+                )
+        made = list(replay.written.values())
+        if not days.last_revision:
+            return made
+        # They were written when all of their history was there.
+        return days.with_origins(made, await entries.read_all(tx, *key))
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""
@@ -129,7 +141,7 @@ class PrismUseCases(KindUseCases):
             for one in told:
                 yield one
             restored = None
-            if row.restored_revision is not None:
+            if row.restored_revision is not None and not row.expired:
                 restored = await _restored(tx, stored, row.restored_revision)
             found = check.revision(
                 row,
@@ -160,10 +172,21 @@ async def _amended(
         yield revision, (ordinal, one)
 
 
+async def _restored_by(tx: Transaction, stored: StoredMemory, row: RevisionRow) -> Json | Missing:
+    """Returns the state that a rollback or a quarantine restored; MISSING if that has expired."""
+    of = row.revision if row.undone is not None else row.restored_revision
+    assert of is not None, "the caller has checked it"
+    try:
+        rows = await states.get_nearest(tx, *item_key(stored), of)
+    except FailedPrecondition:
+        return MISSING
+    return rows.memory(PrismSpec.of(stored).schema()).value
+
+
 async def _restored(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
     """Returns an earlier state, which was compared before; None if it cannot be read."""
     try:
         rows = await states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
         return None if rows is None else rows.memory(PrismSpec.of(stored).schema()).value
-    except (Mismatch, ValueError):
+    except (Mismatch, ValueError, FailedPrecondition):
         return None

@@ -39,20 +39,24 @@ async def apply_quarantines(
     rests = {one for one in scope.tainted if _leads(lineage, one)}
     if released is None and rests <= set(await history.quarantined(tx, *key, held.revision)):
         return None
-    moved = [one for one in scope.tainted | scope.quarantines if _leads(lineage, one)]
+    tainted = await quarantine.read_days(tx, held, scope.tainted)
+    moved = [one for one in tainted | scope.quarantines if _leads(lineage, one)]
     passed: Sequence[int] = ()
     if released is not None:
         passed = await quarantine.read_held(tx, held, released.source, released.since)
     if not moved and not passed:
         return None
     # What was there before the first of them is there as it was, to the order of its keys.
-    first = min(moved, default=held.revision + 1) - 1
+    first = await quarantine.kept_before(tx, held, min(moved, default=held.revision + 1) - 1)
     schema = PrismSpec.of(held).schema()
     newest = (await states.get_nearest(tx, *key, held.revision)).memory(schema)
     start = newest if not moved else (await states.get_nearest(tx, *key, first)).memory(schema)
     past = await quarantine.read_past(tx, held, first, lineage)
-    made = await beside(without, schema, start.value, past, scope.tainted)
-    left = await quarantine.read_left(tx, held, sorted(made.undone), releases=released is not None)
+    made = await beside(without, schema, start.value, past, tainted)
+    # Of some all amendments have expired.
+    spoiled = {one for one in tainted - scope.tainted if _leads(lineage, one)}
+    undone = sorted(made.undone | spoiled)
+    left = await quarantine.read_left(tx, held, undone, releases=released is not None)
     reread = sorted({*passed, *left})
     text = canonical(made.value)
     new = NewRevision(
@@ -62,7 +66,7 @@ async def apply_quarantines(
         value=text,
         base=text,
         comment=comment,
-        undone=sorted(made.undone),
+        undone=undone,
         # Another release has to read them again: no step has.
         read_positions=list(passed) or None,
         consolidated_tokens=0,
@@ -83,7 +87,7 @@ async def apply_quarantines(
     await quarantine.read_again(tx, held, reread)
     return UndoneRevisions(
         revision=held.revision + 1,
-        undone=len(made.undone),
+        undone=len(undone),
         reread=len(reread),
         dropped_edits=made.dropped_edits,
     )

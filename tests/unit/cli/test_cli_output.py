@@ -70,6 +70,7 @@ def revision(**rest: object) -> palimpsest.Revision:
         ),
         ({"amendment_count": 2, "rejection_count": 3}, "r7 step [4-5] 2 amendments 3 rejected"),
         ({"kind": "edit", "positions": None, "comment": "by\nme"}, "r7 edit (by me)"),
+        ({"amendment_count": 1, "expired": True}, "r7 step [4-5] 1 amendment expired"),
         ({"kind": "rollback", "positions": None, "restored_revision": 0}, "r7 rollback to r0"),
     ],
 )
@@ -158,6 +159,7 @@ async def test_a_piped_list_is_whole_and_as_json_has_every_field(
         "comment": "[b]" + "long " * 60,
         "value_digest": "01" * 32,
         "created_at": "2026-01-01T00:00:00+00:00",
+        "expired": False,
     }
 
 

@@ -80,6 +80,7 @@ def test_a_revision_keeps_all_it_says(
         amendment_count=3,
         rejection_count=4,
         value_digest=b"d" * 32,
+        expired=True,
     )
     made = value_of(Revision, message)
     assert (made.revision, made.restored_revision, made.comment) == (revision, restored, comment)
@@ -87,6 +88,7 @@ def test_a_revision_keeps_all_it_says(
     assert made.positions == PositionRange(first=2, last=3)
     assert made.schema_source == "class A: ..."
     assert (made.amendment_count, made.rejection_count, made.value_digest) == (3, 4, b"d" * 32)
+    assert made.expired
 
 
 def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:

@@ -61,6 +61,7 @@ def revision(number: int) -> StoredRevision:
         schema_source=WIDE * 15_000,
         digest=b"d" * 32,
         created_at=NOW,
+        expired=False,
         amendments=0,
         rejections=0,
     )

@@ -283,6 +283,8 @@ REVISION = RecordKind(
         # Of a quarantine, and of a step that reads again.
         *_maybe("undone read_positions", "bigint[]"),
         RecordField(name="set_aside", type="boolean", default=False),
+        # Its state has expired.
+        RecordField(name="expired", type="boolean", default=False),
     ),
     keys=("revision",),
     of_memory=True,
@@ -395,6 +397,7 @@ CURSOR = RecordKind(
         *_maybe("fold_state losses", "jsonb"),
         *_maybe("seal_position", "bigint"),
         *_maybe("reread_positions", "bigint[]"),
+        RecordField(name="thinned_revision", type="bigint", default=0),
     ),
     keys=(),
     of_memory=True,

@@ -35,6 +35,8 @@ class RevisionRow:
     read_positions: Sequence[int] | None = None
     #: A quarantine went back to before it.
     set_aside: bool = False
+    #: Its state has expired, and some of its amendments with it.
+    expired: bool = False
 
     def differs(self, name: str, said: str) -> Difference:
         """Returns a difference at this revision."""

@@ -26,6 +26,8 @@ class PrismCheck:
         self._schema = schema
         self._value: Json = None
         self._is_lost = True
+        #: Whether the revision before has expired.
+        self._is_thinned = False
         #: Amendments since the newest base or snapshot.
         self._unsaved = 0
 
@@ -42,19 +44,33 @@ class PrismCheck:
 
         `restored`: the state that a rollback restores; None when that cannot be read.
         """
+        if row.expired:
+            self._skip(row, amendments)
+            return
+        rests_on_base = row.undone is not None or self._is_thinned
+        self._is_thinned = False
         if row.revision == 0:
             self._value = restore(PrismMemory.create(self._schema).value_json)
             self._is_lost = False
+        elif rests_on_base and base is not None:
+            # Amendments without some of them; the digest is that of what was made of them.
+            self._value, self._is_lost = restore(base), False
+            yield from self._compare(row, base, snapshot)
+            return
         elif row.kind == "rollback":
             self._value, self._is_lost = copied(restored), restored is None
             if restored is None:
                 said = f"the state of revision {row.restored_revision} cannot be read"
                 yield row.differs("prism.rollback", said)
-        elif row.undone is not None and base is not None:
-            # Amendments without some of them; the digest is that of what was made of them.
-            self._value, self._is_lost = restore(base), False
         yield from self._amend(row, amendments)
         yield from self._compare(row, base, snapshot)
+
+    def _skip(self, row: RevisionRow, amendments: NumberedAmendments) -> None:
+        """Applies what is left of a revision whose state has expired."""
+        self._is_thinned = True
+        numbered = [(number, one) for number, (_, one) in enumerate(amendments, start=1)]
+        # What does not fit is in the next state that is kept.
+        list(self._amend(row, numbered))
 
     def _amend(self, row: RevisionRow, amendments: NumberedAmendments) -> Iterator[Difference]:
         self._unsaved += len(amendments)
