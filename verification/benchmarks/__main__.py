@@ -28,6 +28,7 @@ NAMES = (
     "pickup",
     "policy",
     "prompts",
+    "quotas",
     "read",
     "recall",
     "recovery",

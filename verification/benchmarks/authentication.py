@@ -8,10 +8,9 @@ is verified with each call.
 """
 
 import asyncio
-import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from itertools import permutations
+from functools import partial
 from typing import Any
 
 from grpc import aio
@@ -21,7 +20,7 @@ from storage.engine.database import Database
 from tests.support.access import operator_key
 from tests.support.harness import Servers, api
 from tests.support.issuer import AUDIENCE, Issuer, issuing
-from verification.benchmarks.alternating import alternate
+from verification.benchmarks.alternating import compare
 
 SESSION = "s"
 WARM_CALLS = 30
@@ -72,29 +71,21 @@ async def _measure(
         ]
         made = session_service_pb2.Session(id=SESSION)
         await without.CreateSession(session_service_pb2.CreateSessionRequest(session=made))
-        by_key, by_token = _bearer(key), _bearer(issuer.token(exp=2**31))
-        jobs: dict[str, Callable[[], Awaitable[object]]] = {
-            "none": lambda: without.GetSession(request),
-            "key": lambda: with_one.GetSession(request, metadata=by_key),
-            "token": lambda: with_one.GetSession(request, metadata=by_token),
-        }
-        times: dict[str, list[float]] = {name: [] for name in jobs}
-        # A call is slower after one to the other server: each order is measured as long.
-        for order in permutations(jobs):
-            part = {name: jobs[name] for name in order}
-            for name, taken in (await alternate(part, seconds / 6, warm=WARM_CALLS)).items():
-                times[name] += taken
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    # On a busy machine the fastest tenth says more about the work that there is to do.
-    quick = {name: statistics.quantiles(taken, n=10)[0] for name, taken in times.items()}
+        # In pairs: the server that gets more of the calls would be the faster one.
+        key_result, token_result = [
+            await compare(
+                partial(without.GetSession, request),
+                partial(with_one.GetSession, request, metadata=one),
+                seconds / 2,
+                warm=WARM_CALLS,
+            )
+            for one in (_bearer(key), _bearer(issuer.token(exp=2**31)))
+        ]
     return {
-        "value": round(medians["key"] / medians["none"], 3),
+        "value": key_result.pop("ratio"),
         "goal": "<= 1.05",
-        "quick_ratio": round(quick["key"] / quick["none"], 3),
-        "token_ratio": round(medians["token"] / medians["none"], 3),
-        "token_quick_ratio": round(quick["token"] / quick["none"], 3),
-        "calls": len(times["none"]),
-        **{f"{name}_ms": round(taken * 1000, 3) for name, taken in medians.items()},
+        **key_result,
+        **{f"token_{name}": value for name, value in token_result.items()},
     }
 
 

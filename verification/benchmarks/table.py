@@ -27,6 +27,7 @@ SIZES: dict[str, Sequence[str]] = {
     "leases": (),
     "policy": ("--synthetic", "50"),
     "prompts": (),
+    "quotas": (),
     "read": (),
     "recall": ("--chunks", "50000", "--large", "0"),
     "search": (),
