@@ -73,7 +73,7 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
         "newMemory": {"session": "$session", "id": "rebuilt"},
     },
     "DiffMemories": {"session": "$session", "memory": "$memory", "otherMemory": "$other_memory"},
-    "GetProvenance": {"session": "$session", "memory": "$memory", "path": "$['topics'][0]"},
+    "GetProvenance": {"session": "$session", "memory": "$memory", "path": "$['topics']"},
     "GenerateSchema": {"session": "$session", "domain": "towns", "exampleQuery": "which?"},
     "CheckSchema": {"schemaSource": SCHEMA},
     "Ask": {"session": "$session", "memory": "$memory", "query": "When?"},
@@ -84,6 +84,9 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
         "rating": {"verdict": "VERDICT_GOOD"},
     },
     "ExportTrajectories": {"session": "$session", "memory": "$tree", "answers": ["$answer"]},
+    # Tokens of pages are tried of the tree's answer: others have no events.
+    "ListTrajectoryEvents": {"session": "$session", "answer": "$navigated"},
+    "ListUsage": {"session": "$session", "groupBy": ["GROUPING_PURPOSE"]},
     "GetNavigationStatistics": {"session": "$session", "memory": "$tree"},
     "SetBudget": {
         "budget": {
@@ -101,7 +104,7 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "SealTree": {"session": "$session", "memory": "$tree"},
     "GetTree": {"session": "$session", "memory": "$tree"},
     "GetNode": {"session": "$session", "memory": "$tree", "node": "0.1"},
-    "ListNodes": {"session": "$session", "memory": "$tree", "parent": "0.1"},
+    "ListNodes": {"session": "$session", "memory": "$tree", "level": 0},
     "GetNodeText": {"session": "$session", "memory": "$tree", "node": "0.1"},
     "GetWorkingContext": {"session": "$session", "memory": "$state"},
     "ListStateVectors": {"session": "$session", "memory": "$state"},

@@ -13,6 +13,8 @@ class Statement(str):
 
     #: Their values.
     values: Any
+    #: What it is sent on.
+    connection: Any
 
 
 @contextmanager
@@ -23,7 +25,7 @@ def statements() -> Iterator[list[Statement]]:
 
     async def noted(self: Any, query: Any, params: Any = None, **named: Any) -> Any:
         statement = Statement(query.decode() if isinstance(query, bytes) else query)
-        statement.values = params
+        statement.values, statement.connection = params, self.connection
         sent.append(statement)
         return await execute(self, query, params, **named)
 
