@@ -220,7 +220,8 @@ class WorkingContext(_message.Message):
     """The last position of the recent chunks."""
     text: _builtins.str
     """All of it as a text. Until the next compression it only grows at its end, so that
-    prompts with it keep their beginning.
+    prompts with it keep their beginning. "(unverified source)" is a line before a recent
+    chunk of such a source, here and in `messages`.
     """
     memory_tokens: _builtins.int
     """Tokens of the vectors, as their models count, and of the recent chunks, one for every

@@ -1,9 +1,10 @@
 """The working context: the vectors in use and the steps since, M + R (section 3.1)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from service.domain.access.trust import Trust
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep, due
@@ -13,6 +14,8 @@ from service.domain.values.json_values import Json
 #: What stands between two parts of the text, and above the recent steps.
 _BREAK = "\n\n"
 _RECENT = "Recent steps:"
+#: A line before a recent step whose source is not verified.
+UNVERIFIED = "(unverified source)\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +81,7 @@ def as_text(context: WorkingContext) -> str:
     Another step only makes it longer at its end, until the next compression.
     """
     parts = _vectors(context)
-    recent = [step.text for step in context.recent if step.logged.is_read]
+    recent = [f"{_level(step)}{step.text}" for step in context.recent if step.logged.is_read]
     if recent:
         parts += (_RECENT, *recent)
     return _BREAK.join(parts)
@@ -95,7 +98,8 @@ def as_messages(context: WorkingContext) -> Sequence[Message]:
         messages.append(Message(role="system", content=_BREAK.join(vectors)))
     for step in context.recent:
         if step.logged.is_read:
-            messages += _said(step.logged.chunk)
+            said = _said(step.logged.chunk)
+            messages += (replace(one, content=_level(step) + one.content) for one in said)
     return messages
 
 
@@ -112,7 +116,7 @@ def as_value(context: WorkingContext) -> Json:
         for vector in context.state.stack
     ]
     recent: list[Json] = [
-        {"position": step.position, "text": step.text}
+        {"position": step.position, "text": step.text, **_trust(step)}
         for step in context.recent
         if step.logged.is_read
     ]
@@ -123,6 +127,16 @@ def by_level(state: State) -> Json:
     """Returns the vectors in use as a JSON value in which two states are compared."""
     levels: dict[str, Json] = {str(vector.level): vector.text for vector in state.stack}
     return {"levels": levels}
+
+
+def _level(step: SizedStep) -> str:
+    """Returns what is before the text of a source that is not verified; else nothing."""
+    return "" if step.logged.trust is Trust.TRUSTED else UNVERIFIED
+
+
+def _trust(step: SizedStep) -> dict[str, Json]:
+    level = step.logged.trust
+    return {} if level is Trust.TRUSTED else {"trust": level.value}
 
 
 def _vectors(context: WorkingContext) -> list[str]:

@@ -10,6 +10,7 @@ that is the paper's walk: down to the child, and up to its parent.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.flows import ModelReply
 from service.domain.tree.nodes import NodeView
 
@@ -40,6 +41,7 @@ class VisitedNode:
     children: "tuple[VisitedNode, ...] | None" = None
     #: Text of a leaf, once it was read.
     text: str | None = None
+    trust: Trust = Trust.TRUSTED
     #: How often in a row the model is asked here; 1 to 3, and what was wrong the last time.
     attempt: int = 1
     fault: str = ""

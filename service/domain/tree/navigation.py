@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Unpack
 
+from service.domain.access.trust import least_trust
 from service.domain.answers.citations import best_position
 from service.domain.answers.options import likeliest, normal
 from service.domain.answers.trajectory import Action, Emit, EventKind, NoAnswer
@@ -43,7 +44,7 @@ from service.domain.tree.moves import (
     read_merge,
     read_triage,
 )
-from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
+from service.domain.tree.nodes import BestLeaves, Children, LeafText, NodeView, Text
 from service.domain.tree.prompts import NavigationPrompts, TreeQuestion
 from service.domain.tree.recording import Navigation, NavigationRecorder
 from service.domain.tree.spec import TreeSpec, WorkingMemory
@@ -184,8 +185,8 @@ class _Navigation:
         if not fetches:
             return
         for spot, held in zip(missing, (yield fetches), strict=True):
-            if isinstance(held, str):
-                spot.text = held
+            if isinstance(held, LeafText):
+                spot.text, spot.trust = held.text, held.trust
             else:
                 spot.children = tuple(self.exploration.spot(view, spot) for view in held)
 
@@ -267,7 +268,7 @@ class _Navigation:
         notes = self._notes(spot)
         if spot.view.is_leaf:
             assert spot.text is not None, "it was looked up"
-            return self.prompts.leaf(spot.view, spot.text, notes=notes)
+            return self.prompts.leaf(spot.view, spot.text, notes=notes, trust=spot.trust)
         return self.prompts.triage(
             spot.view,
             [child.view for child in _children(spot)],
@@ -352,7 +353,9 @@ class _Navigation:
         best = best[: sum(size <= self.prompts.window_tokens for size in sizes)]
         while len(best) > 1:
             shown = sorted(best, key=lambda leaf: leaf.view.start)
-            ask = self.prompts.together([leaf.text or "" for leaf in shown])
+            ask = self.prompts.together(
+                [leaf.text or "" for leaf in shown], least_trust(leaf.trust for leaf in shown)
+            )
             if ask is not None:
                 return ask, shown
             best.pop()

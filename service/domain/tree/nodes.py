@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.flows import Fetch
 from service.domain.search.entries import WrittenEntry, text_entries
 
@@ -126,9 +127,18 @@ class Children(Fetch):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text(Fetch):
-    """The text under a leaf or a piece of the tail. Its reply is a str."""
+    """The text under a leaf or a piece of the tail. Its reply is a LeafText."""
 
     node_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeafText:
+    """The text under a leaf or a piece of the tail."""
+
+    text: str
+    #: The least trusted level of what is in it.
+    trust: Trust = Trust.TRUSTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

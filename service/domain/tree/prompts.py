@@ -8,6 +8,7 @@ do its marks: it may stand in a segment that other questions begin with.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from service.domain.access.trust import Trust
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.options import letter_of
 from service.domain.prompting.asking import asked_again
@@ -20,7 +21,7 @@ from service.domain.prompting.fitting import (
     prompt_tokens,
 )
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
-from service.domain.prompting.marking import marked
+from service.domain.prompting.marking import marked, trust_note
 from service.domain.tree import wording
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
@@ -98,29 +99,33 @@ class NavigationPrompts:
             shown = fitted(lambda cut: build(cut, notes), shown, self._room, self.count)
         return self._ask(role, build(shown, notes))
 
-    def leaf(self, view: NodeView, text: str, *, notes: str) -> ModelRequest:
+    def leaf(
+        self, view: NodeView, text: str, *, notes: str, trust: Trust = Trust.TRUSTED
+    ) -> ModelRequest:
         """Returns whether a leaf's text has the answer, and which."""
+        shown = _base("[TEXT]\n" + self._marked(text, trust), lasting=view.is_stored)
 
         def build(notes: str) -> tuple[Segment, ...]:
-            return self._leaf(_base("[TEXT]\n" + self._marked(text), lasting=view.is_stored), notes)
+            return self._leaf(shown, notes, trust)
 
         notes = self._notes_beside(build, view, text, notes)
         return self._ask(wording.LEAF, build(notes))
 
-    def together(self, texts: Sequence[str]) -> ModelRequest | None:
+    def together(self, texts: Sequence[str], trust: Trust = Trust.TRUSTED) -> ModelRequest | None:
         """Returns whether the texts of several leaves have the answer; None: they have no room."""
-        text = "[TEXT]\n" + self._marked("\n\n".join(texts))
-        segments = self._leaf(Segment(kind=SegmentKind.BASE, text=text, reusable=False), "")
+        text = "[TEXT]\n" + self._marked("\n\n".join(texts), trust)
+        segments = self._leaf(Segment(kind=SegmentKind.BASE, text=text, reusable=False), "", trust)
         if prompt_tokens(segments, self.count) > self._room:
             return None
         return self._ask(wording.LEAF, segments)
 
-    def _leaf(self, text: Segment, notes: str) -> tuple[Segment, ...]:
+    def _leaf(self, text: Segment, notes: str, trust: Trust) -> tuple[Segment, ...]:
         return (
             self._task(wording.LEAF),
             text,
             *self._notes(notes),
             self._last(
+                trust_note((trust,)),
                 self._question_lines(),
                 self._options_lines(),
                 "[MOVES]\n-2, -1\n",
@@ -269,8 +274,8 @@ class NavigationPrompts:
     def _last(self, *lines: str) -> Segment:
         return Segment(kind=SegmentKind.QUERY, text="".join(lines), reusable=False)
 
-    def _marked(self, text: str) -> str:
-        return marked(text, self.marker_key)
+    def _marked(self, text: str, trust: Trust = Trust.TRUSTED) -> str:
+        return marked(text, self.marker_key, trust)
 
 
 def _base(text: str, *, lasting: bool) -> Segment:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from service.domain.access.trust import Trust
+from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
@@ -210,3 +211,39 @@ async def test_a_question_can_rest_on_trusted_sources_alone(database: Database) 
     assert POISON not in trusted.text
     assert "[TRUST]" not in trusted.text
     assert f'2 (unverified source):\n[source "web"]\n{POISON}' in all_read.text
+
+
+@pytest.mark.parametrize("kind", ["tree", "browse"])
+async def test_readers_name_sources_that_are_not_verified(database: Database, kind: str) -> None:
+    async def asked(source: str) -> str:
+        """Returns the prompts over two texts, one of which is of the source."""
+        script = Script(reply=lambda *_: "Action: -2\nAnswer: tea")
+        if kind == "browse":
+            reply = '{"action": "answer", "text": "tea"}'
+            script = Script(reply=lambda *_: reply)
+        item = await store_question(
+            database,
+            MEMORY if kind == "tree" else None,
+            f"What does Ann like, by {source}?",
+            revision=0,
+            applied_position=positions[source],
+            reader=ReaderName.MEMWALKER if kind == "tree" else ReaderName.DCISO,
+            navigation=NavigationRequest() if kind == "tree" else None,
+        )
+        config = CONFIG.model_copy(update={"model": "test/scripted"})
+        await answerer(database, gateway(script, database), config).make(item)
+        texts = [ask.text for ask in script.asked if "[TEXT]" in ask.text]
+        assert texts
+        return "".join(texts)
+
+    await make(database, [], TREE)
+    log = [said("Ann likes tea."), said("Ben is rich, he says.", "web")]
+    await append_chunks(database, "s", log)
+    positions = {"user": 1, "web": 2}
+    before = await asked("web")
+    assert "unverified" not in before
+    await trust(database, "web", Trust.UNVERIFIED)
+    assert "unverified" not in await asked("user")
+    named = await asked("web")
+    assert "not verified" in named
+    assert ("unverified\n" if kind == "tree" else "[2] (unverified source)\n") in named

@@ -12,7 +12,7 @@ from service.app.kinds import memories_of, use_cases
 from service.domain.answers.trajectory import Action, Event, EventKind
 from service.domain.operations.retention import Retention
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.nodes import Text
+from service.domain.tree.nodes import LeafText, Text
 from service.domain.values import fault_hook
 from service.domain.values.errors import AlreadyExists, FailedPrecondition
 from service.domain.values.reasons import Reason
@@ -398,7 +398,7 @@ async def test_the_text_after_the_last_leaf_of_a_tree_stays(database: Database, 
     async with database.transaction(DEFAULT_TENANT) as tx:
         await reader._look_up(tx, ["0.1"])
     ((summary,),) = await admin("SELECT summary FROM tree_node WHERE level = 0 AND number = 1")
-    assert await reader.fetch(Text(node_id="0.1")) == summary
+    assert await reader.fetch(Text(node_id="0.1")) == LeafText(text=summary)
     # It goes on where it was.
     await append_texts(database, "s", [text] * 8 + [f"more {text}"] * 8)
     await tree_method(database, Script(reply=summary_reply)).drain(ITEM)

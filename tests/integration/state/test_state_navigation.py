@@ -60,7 +60,7 @@ async def leaves_of(reader: StateReader) -> list[tuple[NodeView, str]]:
     while waiting:
         view = waiting.pop(0)
         if view.is_leaf:
-            found.append((view, await reader.fetch(Text(node_id=view.node_id))))
+            found.append((view, (await reader.fetch(Text(node_id=view.node_id))).text))
             held = await reader.hold(view.node_id)
             assert held.view == view
         else:
@@ -204,7 +204,7 @@ async def test_retrieval_finds_pieces_of_long_steps(database: Database) -> None:
     reader = await opened(rows)
     assert reader is not None
     (found,) = await reader.fetch(BestLeaves(query="Which zebra?", count=4))
-    assert "zebra" in await reader.fetch(Text(node_id=found[-1].node_id))
+    assert "zebra" in (await reader.fetch(Text(node_id=found[-1].node_id))).text
 
 
 async def test_a_navigation_is_as_of_the_question(database: Database) -> None:

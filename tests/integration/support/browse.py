@@ -1,6 +1,6 @@
 """Logs that are browsed by tests, in pieces of so many characters."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from service.domain.answers.browse.packing import PiecePacker
 from service.domain.answers.browse.pieces import Frame
@@ -37,7 +37,9 @@ class _Characters(PiecePacker):
         self._start: tuple[int, int] | None = None
         self._end = (0, 0)
 
-    def feed(self, texts: Iterable[tuple[int, str]]) -> list[Frame]:
+    def feed(
+        self, texts: Iterable[tuple[int, str]], unverified: Collection[int] = ()
+    ) -> list[Frame]:
         frames: list[Frame] = []
         for position, text in texts:
             at = 0

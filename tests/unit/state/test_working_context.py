@@ -1,6 +1,7 @@
 """The working context as a text, as messages and as a value."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.access.trust import Trust
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
@@ -212,3 +214,22 @@ def test_a_full_level_is_due_without_a_step() -> None:
     assert is_due(StateSpec(episode_vectors=2), one)
     assert not is_due(StateSpec(episode_vectors=3), one)
     assert not is_due(StateSpec(), one)
+
+
+def test_a_source_that_is_not_verified_is_named() -> None:
+    said = [step(1, Chunk(kind=ChunkKind.TEXT, text=text)) for text in ("a", "b")]
+    recent = [
+        replace(one, logged=replace(one.logged, trust=level))
+        for one, level in zip(said, (Trust.TRUSTED, Trust.UNVERIFIED), strict=True)
+    ]
+    (task,) = first_state(StateSpec(task="Find it.")).stack
+    state = State(revision=0, applied_position=0, levels=VectorLevels(), stack=(task,))
+    context = WorkingContext(state=state, recent=recent)
+    assert as_text(context).endswith("\n\na\n\n(unverified source)\nb")
+    assert [one.content for one in as_messages(context)][1:] == ["a", "(unverified source)\nb"]
+    value = as_value(context)
+    assert isinstance(value, dict)
+    assert value["recent"] == [
+        {"position": 1, "text": "a"},
+        {"position": 1, "text": "b", "trust": "unverified"},
+    ]

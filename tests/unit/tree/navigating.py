@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from service.domain.access.trust import Trust
 from service.domain.answers.trajectory import (
     Emit,
     Event,
@@ -11,7 +12,7 @@ from service.domain.answers.trajectory import (
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.navigation import TreeQuestion, navigate
-from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text, TextOffset
+from service.domain.tree.nodes import BestLeaves, Children, LeafText, NodeView, Text, TextOffset
 from service.domain.tree.recording import Navigation
 from service.domain.tree.spec import TreeSpec
 
@@ -30,6 +31,7 @@ class Tree:
     shape: Shape
     views: dict[str, NodeView] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    trusts: dict[str, Trust] = field(default_factory=dict)
     best: tuple[str, ...] = ()
     stored: bool = True
     about: str = "about"
@@ -78,7 +80,7 @@ class Tree:
             case Children(node_id=name):
                 return tuple(self.views[child] for child in self.views[name].children)
             case Text(node_id=name):
-                return self.texts[name]
+                return LeafText(text=self.texts[name], trust=self.trusts.get(name, Trust.TRUSTED))
             case BestLeaves(count=count):
                 return tuple(self.path(name) for name in self.best[:count])
         raise AssertionError(f"an unknown look-up: {lookup}")

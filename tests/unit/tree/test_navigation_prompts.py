@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.access.trust import Trust
 from service.domain.prompting.fitting import TextTooLong, cut_to, fitted, share_of
 from service.domain.prompting.tokens import estimate_prompt_tokens, estimate_tokens
 from tests.support.contents import content_of
@@ -125,3 +126,19 @@ def test_shares_use_what_there_is(sizes: list[int], budget: int) -> None:
 def test_what_cannot_be_fitted_is_refused() -> None:
     with pytest.raises(TextTooLong, match="no room in the model's window for 2 texts"):
         fitted(lambda _: (), ["a", "b"], -1, words)
+
+
+def test_a_text_that_is_not_verified_is_named_where_it_is_shown() -> None:
+    tree = Tree(("a", "b", "c"))
+    replies = (down(0, 1, 2), "Action: -1", "Action: -1", "Action: -1", "Answer: b")
+    plain = [ask.text for ask in run(tree, scripted(*replies), beam=3).asks]
+    assert all("unverified" not in text for text in plain)
+    tree.trusts = {"r.1": Trust.UNVERIFIED}
+    named = [ask.text for ask in run(tree, scripted(*replies), beam=3).asks]
+    shown = [text for text in named if "\nb\n" in text]
+    assert len(shown) == 1
+    assert re.search(r"\[TEXT\]\n<<<data \w{24} unverified\nb\n", shown[0])
+    assert "[TRUST]" in shown[0]
+    assert [text for text in named if text not in shown] == [
+        text for text in plain if "\nb\n" not in text
+    ]

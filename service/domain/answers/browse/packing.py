@@ -4,14 +4,24 @@ Chunks stay whole where they fit. One that is longer than a piece is cut, and ea
 knows where it stands in its chunk, so that what is cited can be found.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
 
-from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, shown
+from service.domain.answers.browse.pieces import (
+    UNVERIFIED_NOTE,
+    BrowsePiece,
+    ChunkPart,
+    Frame,
+    shown,
+)
 from service.domain.prompting.cutting import TOKEN_CHARACTERS, Cutter
 from service.domain.prompting.fitting import Count
 
 #: What is left to try of a limit by which the cutter took too much.
 _LESS = 2 / 3
+#: Of "(unverified source)", with most vocabularies.
+_LABEL_TOKENS = 8
 
 
 class PiecePacker:
@@ -25,21 +35,36 @@ class PiecePacker:
         #: The parts of the piece that is being packed, and their tokens.
         self._parts: list[ChunkPart] = []
         self._size = 0
+        #: Whether one of them is not verified, of which the prompt has a note.
+        self._has_note = False
 
-    def feed(self, texts: Iterable[tuple[int, str]]) -> list[Frame]:
+    def feed(
+        self, texts: Iterable[tuple[int, str]], unverified: Collection[int] = ()
+    ) -> list[Frame]:
         """Returns the pieces that are complete with the next chunks of the log.
 
         `texts` are position and text (`Chunk.as_text`) of each. Empty ones are in no piece.
         """
         frames: list[Frame] = []
         for position, text in texts:
-            for part in _parts(position, text, self._tokens, self._count, self._cut):
+            is_unverified = position in unverified
+            # The note that their prompts have, and the label.
+            note = self._note_tokens if is_unverified else 0
+            most = max(self._tokens - note, 1)
+            for one in _parts(position, text, most, self._count, self._cut):
+                part = replace(one, is_unverified=is_unverified)
                 added = _tokens(part, self._count)
-                if self._size + added > self._tokens:
+                if self._size + added + (0 if self._has_note else note) > self._tokens:
                     frames += self.finish()
+                if is_unverified and not self._has_note:
+                    self._has_note, self._size = True, self._size + note
                 self._parts.append(part)
                 self._size += added
         return frames
+
+    @cached_property
+    def _note_tokens(self) -> int:
+        return self._count(UNVERIFIED_NOTE) + _LABEL_TOKENS
 
     def finish(self) -> list[Frame]:
         """Returns the piece that is begun, if there is one."""
@@ -47,13 +72,18 @@ class PiecePacker:
             return []
         self._number += 1
         frame = _frame(self._number, self._parts, self._size)
-        self._parts, self._size = [], 0
+        self._parts, self._size, self._has_note = [], 0, False
         return [frame]
 
 
-def piece_of(frame: Frame, texts: Iterable[tuple[int, str]]) -> BrowsePiece:
+def piece_of(
+    frame: Frame, texts: Iterable[tuple[int, str]], unverified: Collection[int] = ()
+) -> BrowsePiece:
     """Returns a piece with its text. `texts` are those of the frame's chunks, in order."""
-    parts = (part_of(frame, position, text) for position, text in texts)
+    parts = (
+        replace(part_of(frame, position, text), is_unverified=position in unverified)
+        for position, text in texts
+    )
     return BrowsePiece(frame=frame, parts=tuple(part for part in parts if part.text))
 
 

@@ -12,7 +12,7 @@ from string import ascii_uppercase
 from typing import Any, Unpack
 
 from service.domain.answers.browse import replies, wording
-from service.domain.answers.browse.pieces import ChunkPart, shown
+from service.domain.answers.browse.pieces import ChunkPart, shown, trust_note
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest, settled
 from service.domain.prompting.asking import asked_again
 from service.domain.prompting.cutting import shortened
@@ -272,7 +272,7 @@ class BrowsePrompts:
         return [Segment(kind=SegmentKind.CHUNK, text=self._text(parts), reusable=False)]
 
     def _text(self, parts: Sequence[ChunkPart]) -> str:
-        return "[TEXT]\n" + marked(shown(parts), self.marker_key)
+        return f"[TEXT]\n{trust_note(parts)}{marked(shown(parts), self.marker_key)}"
 
     def _notes(self, text: str) -> list[Segment]:
         if not text:

@@ -8,7 +8,7 @@ it names becomes a piece of its own, with its surroundings.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
@@ -166,9 +166,10 @@ class BrowsedLog:
             return ()
         assert self.left_out is not None, "there is something between the ends"
         first, last = self.left_out
-        packer, packed = self._pack(), list[Frame]()
-        async for page in self._held.texts(max(first, position - CHUNKS_BEFORE) - 1, last):
-            packed += await beside(_packed_up_to, packer, page, position)
+        packer, packed, unverified = self._pack(), list[Frame](), set[int]()
+        after = max(first, position - CHUNKS_BEFORE) - 1
+        async for page in self._held.texts(after, last, unverified):
+            packed += await beside(_packed_up_to, packer, page, position, unverified)
             if packed and packed[-1].to_position > position:
                 break
         else:
@@ -183,11 +184,12 @@ class BrowsedLog:
         return frames
 
     async def _read(self, frame: Frame) -> BrowsePiece:
-        texts: list[tuple[int, str]] = []
+        texts, unverified = list[tuple[int, str]](), set[int]()
+        after, upto = frame.from_position - 1, frame.to_position
         async with self._turn:
-            async for page in self._held.texts(frame.from_position - 1, frame.to_position):
+            async for page in self._held.texts(after, upto, unverified):
                 texts += page
-        return piece_of(frame, texts)
+        return piece_of(frame, texts, unverified)
 
     async def _best(self, ask: RankPieces) -> tuple[Frame, ...]:
         """Returns the pieces of the chunks that fit best; a piece ranks as its best chunk."""
@@ -283,19 +285,22 @@ async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] |
 
 async def _packed(held: LogRange, pack: Pack, after: int, up_to: int) -> tuple[Frame, ...]:
     """Returns the pieces of a part of the log; they are counted in a thread, page by page."""
-    packer, frames = pack(), list[Frame]()
-    async for page in held.texts(after, up_to):
-        frames += await beside(packer.feed, page)
+    packer, frames, unverified = pack(), list[Frame](), set[int]()
+    async for page in held.texts(after, up_to, unverified):
+        frames += await beside(packer.feed, page, unverified)
     return (*frames, *packer.finish())
 
 
 def _packed_up_to(
-    packer: PiecePacker, texts: Iterable[tuple[int, str]], position: int
+    packer: PiecePacker,
+    texts: Iterable[tuple[int, str]],
+    position: int,
+    unverified: Collection[int],
 ) -> Sequence[Frame]:
     """Packs texts until a piece ends after `position`."""
     frames: list[Frame] = []
     for one in texts:
-        frames += packer.feed([one])
+        frames += packer.feed([one], unverified)
         if frames and frames[-1].to_position > position:
             break
     return frames

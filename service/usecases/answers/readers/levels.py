@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
+from service.domain.access.trust import least_trust
 from service.domain.prompting.flows import Fetch
 from service.domain.tree.borders import SegmentPiece
 from service.domain.tree.forest import Forest
-from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
+from service.domain.tree.nodes import BestLeaves, Children, LeafText, NodeView, Text
 from service.domain.tree.segmenting import Cut, joined
 from service.usecases.answers.readers.tails import TailCuts, pieces_between
 from service.usecases.answers.readers.tree_retrieval import NodeText
@@ -69,11 +70,12 @@ class LevelsReader(ABC):
             case Text():
                 cut = self._cuts.get(ask.node_id)
                 if cut is not None:
-                    return cut.text
+                    return LeafText(text=cut.text, trust=cut.trust)
                 held = await self.hold(ask.node_id)
                 text = joined(held.pieces)
                 is_left = text.strip() or not await self._is_expired(held.view)
-                return text if is_left else held.view.summary
+                trust = least_trust(piece.trust for piece in held.pieces)
+                return LeafText(text=text if is_left else held.view.summary, trust=trust)
             case BestLeaves():
                 return await self._best(ask)
         raise TypeError(f"a {self.noun} is not asked for {type(ask).__name__}")

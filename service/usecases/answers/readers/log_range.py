@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from service.domain.access.trust import Trust
 from service.domain.log.chunks import LoggedChunk
 from service.usecases.log.chunk_filter import ChunkFilter
 from storage.answers.answers import StoredAnswer, StoredCitation
@@ -72,10 +73,15 @@ class LogRange:
             within = replace(within, from_position=following)
 
     async def texts(
-        self, after: int = 0, up_to: int | None = None
+        self, after: int = 0, up_to: int | None = None, unverified: set[int] | None = None
     ) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        """Yields the same as positions and texts."""
+        """Yields the same as positions and texts.
+
+        Adds the positions of those whose sources are not verified to `unverified`.
+        """
         async for page in self.pages(after, up_to):
+            if unverified is not None:
+                unverified.update(one.position for one in page if one.trust is Trust.UNVERIFIED)
             yield [(one.position, one.chunk.as_text()) for one in page if one.is_read]
 
 
