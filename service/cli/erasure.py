@@ -65,6 +65,8 @@ async def give_receipt(
     receipt = await client.access.erasure_receipt(erasure, tenant=tenant)
     # As it was signed: no line of it is wrapped or styled.
     print(receipt.json, end="")
+    for session in receipt.imported_sessions:
+        say(f"session {session!r} was imported from an export of what was erased: delete it, too")
 
 
 def verify(

@@ -129,8 +129,10 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         self, request: pb.GetErasureReceiptRequest, context: Context
     ) -> pb.ErasureReceipt:
         """Returns the receipt of an erasure."""
-        receipt = await self._erasures.receipt(request.tenant, request.erasure)
-        return pb.ErasureReceipt(json=to_json(receipt), public_key=receipt.public_key)
+        receipt, imported = await self._erasures.receipt(request.tenant, request.erasure)
+        return pb.ErasureReceipt(
+            json=to_json(receipt), public_key=receipt.public_key, imported_sessions=imported
+        )
 
     async def CreateApiKey(  # noqa: N802
         self, request: pb.CreateApiKeyRequest, context: Context

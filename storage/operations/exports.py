@@ -333,18 +333,6 @@ _EXPORTS = """
 SELECT export_id, created_at, finished_at, head FROM session_export
 WHERE session_key = %(session)s ORDER BY created_at, export_id
 """
-_COPIES = """
-WITH RECURSIVE copy AS (
-    SELECT i.session_key FROM session_import i
-    JOIN session_export e ON e.export_id = i.export_id WHERE e.session_key = %(session)s
-    UNION
-    SELECT i.session_key FROM copy c
-    JOIN session_export e ON e.session_key = c.session_key
-    JOIN session_import i ON i.export_id = e.export_id
-)
-SELECT s.session_key, s.name FROM copy JOIN session s USING (session_key)
-WHERE s.session_key <> %(session)s ORDER BY s.name COLLATE "C"
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -363,9 +351,3 @@ async def exports_of(tx: Transaction, session_key: UUID) -> Sequence[StoredExpor
     """Returns the exports of a session, oldest first."""
     rows = await tx.fetch(_EXPORTS, {"session": session_key}, prepare=None)
     return [StoredExport(**row._asdict()) for row in rows]
-
-
-async def copies_of(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID, str]]:
-    """Returns the tenant's sessions that came from exports of this one, and of its copies."""
-    rows = await tx.fetch(_COPIES, {"session": session_key}, prepare=None)
-    return [(row.session_key, row.name) for row in rows]

@@ -24,6 +24,8 @@ from storage.log.deleting import REMOVING
 
 #: Days after which an import that was not continued is removed.
 KEEP_DAYS = 7
+#: Exports of a lineage: an older ancestor of a copy is not known.
+MAX_LINEAGE = 100
 
 
 class RowsRefused(ValueError):
@@ -64,9 +66,11 @@ VALUES (%(session)s, %(session)s, %(tenant)s, now() + interval '{KEEP_DAYS} days
 """  # noqa: S608 - ours
 _RECORD = """
 INSERT INTO session_import (session_key, tenant_id, export_id, source_session, exported_at, head,
-    memories, line, digest)
+    memories, line, digest, lineage)
 VALUES (%(session)s, %(tenant)s, %(export)s, %(source)s, %(exported)s, %(head)s, %(memories)s, 1,
-    '')
+    '', coalesce((
+        SELECT (i.export_id || i.lineage)[:%(most)s] FROM session_export e
+        JOIN session_import i USING (session_key) WHERE e.export_id = %(export)s LIMIT 1), '{}'))
 """
 
 
@@ -99,6 +103,7 @@ async def begin(
         "exported": exported_at,
         "head": head,
         "memories": memories,
+        "most": MAX_LINEAGE,
     }
     await tx.execute(REMOVING, prepare=None)
     await tx.execute(_HIDE, values, prepare=None)

@@ -7,13 +7,15 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Index,
     LargeBinary,
     PrimaryKeyConstraint,
     Table,
     Text,
+    Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from storage.tables.common import count, created, ids, metadata, of_session
 
@@ -47,6 +49,8 @@ session_import = Table(
     # What the header says: the last position, and how many memories there are.
     count("head"),
     count("memories"),
+    # The exports of this tenant that the exported session was imported from, newest first.
+    Column("lineage", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
     # The last line that was stored, its digest, and the records up to it by kind.
     count("line"),
     Column("digest", LargeBinary, nullable=False),
@@ -56,6 +60,8 @@ session_import = Table(
     PrimaryKeyConstraint("session_key", name="session_import_pkey"),
     of_session("session_import_session_fkey"),
     CheckConstraint("line >= 1", name="session_import_line"),
+    # Copies of a session are found by their lineage.
+    Index("session_import_of_tenant", "tenant_id"),
 )
 
 

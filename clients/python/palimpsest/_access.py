@@ -187,6 +187,9 @@ class ErasureReceipt:
     json: str
     #: The tenant's Ed25519 key, which never changes.
     public_key: bytes
+    #: Sessions of the tenant that were imported from exports of what was erased, and that are
+    #: there now.
+    imported_sessions: tuple[str, ...] = ()
 
 
 def erasure(message: pb.Erasure) -> ErasureInfo:

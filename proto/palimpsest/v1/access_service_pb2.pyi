@@ -411,6 +411,7 @@ class ErasureReceipt(_message.Message):
 
     JSON_FIELD_NUMBER: _builtins.int
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    IMPORTED_SESSIONS_FIELD_NUMBER: _builtins.int
     json: _builtins.str
     """JSON: `receipt`, `public_key` and `signature`, both in hexadecimal. The signature is
     Ed25519 of `receipt` with sorted keys and no blanks, in UTF-8. It has up to 10,000 keyed
@@ -418,15 +419,23 @@ class ErasureReceipt(_message.Message):
     """
     public_key: _builtins.bytes
     """The tenant's Ed25519 key, 32 bytes. It never changes."""
+    @_builtins.property
+    def imported_sessions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions that were imported in this tenant from exports of the erased one, or from exports
+        of its copies, and that are there now: the erasure did not reach them. The newest 1,000,
+        oldest first. The receipt itself has ids of those that were there then, and no names.
+        """
+
     def __init__(
         self,
         *,
         json: _builtins.str = ...,
         public_key: _builtins.bytes = ...,
+        imported_sessions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "public_key", b"public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["imported_sessions", b"imported_sessions", "json", b"json", "public_key", b"public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ DIGEST_BYTES. Without the key a short text cannot be guessed from its digest.
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -46,7 +46,8 @@ class ErasureRequest:
     erasure_id: UUID | None = None
     #: When it was asked for first; None is now.
     requested_at: datetime | None = None
-    #: What else the record has: `exports` that were made before, positions of chunks. No text.
+    #: What else the record has: `exports` that were made before and their `imports`, positions of
+    #: chunks. No text.
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -87,6 +88,11 @@ class Erasure:
     def is_complete(self) -> bool:
         """Whether nothing is left to remove."""
         return self.completed_at is not None
+
+    def exports(self) -> Sequence[UUID]:
+        """Returns the exports that were made of it, and of its copies, as far as it lists them."""
+        listed = [*self.detail.get("exports", ()), *self.detail.get("imports", ())]
+        return [UUID(one["export"]) for one in listed]
 
 
 def digest_of(key: bytes, text: bytes) -> bytes:

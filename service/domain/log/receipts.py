@@ -103,7 +103,11 @@ def body_of(erasure: Erasure) -> Mapping[str, Any]:
             "values": [erasure.digests[at : at + DIGEST_BYTES].hex() for at in cut],
             "omitted": erasure.digests_omitted,
         },
-        "outside": {**_OUTSIDE, "exports": erasure.detail.get("exports", [])},
+        "outside": {
+            **_OUTSIDE,
+            "exports": erasure.detail.get("exports", []),
+            "imports": erasure.detail.get("imports", []),
+        },
     }
 
 

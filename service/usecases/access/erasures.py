@@ -20,7 +20,10 @@ from service.usecases.operations.signing import public_key, sign
 from storage.access import audit, tenants
 from storage.engine.database import Database
 from storage.log import erasures
-from storage.operations import tenant_removal
+from storage.operations import copies, tenant_removal
+
+#: Sessions that a receipt names.
+MAX_COPIES = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +56,17 @@ class Erasures:
             keys = await erasures.keys(tx)
         return ErasurePage(erasures=found, public_key=public_key(keys.signing))
 
-    async def receipt(self, tenant: str, erasure: str) -> Receipt:
-        """Returns the receipt of an erasure. Raises NotFound, FailedPrecondition."""
+    async def receipt(self, tenant: str, erasure: str) -> tuple[Receipt, Sequence[str]]:
+        """Returns the receipt of an erasure, and the sessions that have imports of it now.
+
+        Raises NotFound, FailedPrecondition.
+        """
         tenant_id = await self._target(tenant)
         async with self._database.transaction(tenant_id, name="erasures") as tx:
             found = await erasures.find(tx, UUID(erasure))
             keys = await erasures.keys(tx)
+            exported = () if found is None else found.exports()
+            imported, _ = await copies.find(tx, exported, MAX_COPIES)
         if found is None:
             raise NotFound(
                 Reason.ERASURE_NOT_FOUND,
@@ -69,7 +77,8 @@ class Erasures:
             raise _not_complete(erasure, "removing", "its rows are being removed")
         if self._journals and found.journalled_at is None:
             raise _not_complete(erasure, "journal", "the erasure journal does not have it yet")
-        return sign(body_of(found), keys.signing)
+        names = [one.name for one in reversed(imported) if one.name]
+        return sign(body_of(found), keys.signing), names
 
     async def delete_tenant(self, name: str, reason: str) -> Erasure:
         """Deletes a tenant; workers remove what it has.

@@ -10,7 +10,7 @@ from service.domain.log.erasures import ErasureKind, ErasureRequest
 from service.domain.log.redactions import RedactionCause
 from service.domain.prism.spec import PrismSpec
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.usecases.operations.outside import exports_made
+from service.usecases.operations.outside import left_outside
 from storage.engine.database import Transaction
 from storage.log import deleting, erasures, keeping_out, redacting
 from storage.log.redacting import Keyed, RedactedChunks
@@ -69,7 +69,7 @@ async def redact_chunks(
         await deleting.end(tx, key, redaction_id)
         return ChunkRedaction(positions=())
     detail = {
-        **await exports_made(tx, key),
+        **await left_outside(tx, key),
         "positions": list(redacted.positions),
         "keep_out": [[words, digest.hex()] for words, digest in rules],
     }

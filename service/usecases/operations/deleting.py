@@ -20,7 +20,7 @@ from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
-from service.usecases.operations.outside import exports_made
+from service.usecases.operations.outside import left_outside
 from service.usecases.operations.redacting import remove_redacted
 from storage.access import audit
 from storage.engine.database import Database, Transaction
@@ -58,7 +58,7 @@ class Deleter:
         key, request = session_key(tenant_id, session), _request(reason)
 
         async def hide(tx: Transaction) -> bool:
-            listed = replace(request, detail=await exports_made(tx, key))
+            listed = replace(request, detail=await left_outside(tx, key))
             found = await deleting.delete_session(tx, key, listed)
             if not found and await imports.abandon(tx, key):
                 found = True
@@ -90,7 +90,7 @@ class Deleter:
         identity = memory_id(key, name)
 
         async def hide(tx: Transaction) -> bool:
-            listed = replace(request, detail=await exports_made(tx, key))
+            listed = replace(request, detail=await left_outside(tx, key))
             found = await deleting.delete_memory(tx, key, identity, listed)
             if not found and not allow_missing:
                 raise await missing(tx, session, name)

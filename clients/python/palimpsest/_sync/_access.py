@@ -225,7 +225,11 @@ class Access:
         """
         request = message_of(access_service_pb2.GetErasureReceiptRequest, tenant=tenant, erasure=id)
         found = self._connection.call(self._stub.GetErasureReceipt, request)
-        return ErasureReceipt(json=found.json, public_key=found.public_key)
+        return ErasureReceipt(
+            json=found.json,
+            public_key=found.public_key,
+            imported_sessions=tuple(found.imported_sessions),
+        )
 
     def audit_events(
         self,

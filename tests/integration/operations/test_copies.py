@@ -1,0 +1,123 @@
+"""Sessions that were imported from others: what erasures list of them."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from service.app.kinds import use_cases
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
+from service.domain.log.erasures import Erasure, ErasureRequest
+from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from service.settings.config import Limits
+from service.usecases.access.erasures import Erasures
+from service.usecases.access.tenants import Tenants
+from service.usecases.log import sessions as session_usecase
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.erasure_journal import ErasureJournal
+from service.usecases.operations.exporting import Exporter
+from service.usecases.operations.importing import Importer
+from service.usecases.operations.redacting import RedactionRequest, Redactor
+from storage.engine.database import Database
+from storage.log import erasures, sessions
+from storage.log.selecting import Selection
+from tests.integration.support.writing import append_texts, drop_wake_ups
+
+
+async def session(database: Database, name: str) -> None:
+    await session_usecase.create(database, DEFAULT_TENANT, name, language="simple")
+    await append_texts(database, name, [f"a fact of {name}", "another"])
+
+
+async def exported(database: Database, name: str) -> bytes:
+    return b"".join([part async for part in Exporter(database).export(DEFAULT_TENANT, name)])
+
+
+async def imported(
+    database: Database, file: bytes, name: str, *, tenant: UUID = DEFAULT_TENANT, lines: int = 0
+) -> None:
+    """Imports a file; with `lines` only the first ones."""
+    importer = Importer(database, use_cases(), Limits())
+    header, *rest = file.splitlines(keepends=True)
+    run = await importer.open(tenant, header, name)
+    data = b"".join(rest[: lines - 1] if lines else rest)
+    async for _ in run.feed(data):
+        pass
+    if not lines:
+        run.end()
+
+
+async def copied(database: Database, name: str, to: str) -> None:
+    await imported(database, await exported(database, name), to)
+
+
+def deleter(database: Database) -> Deleter:
+    return Deleter(database, WakeUps(drop_wake_ups))
+
+
+async def delete(database: Database, name: str) -> None:
+    await deleter(database).delete_session(
+        DEFAULT_TENANT, name, allow_missing=False, reason="asked"
+    )
+
+
+def key(name: str) -> UUID:
+    return session_key(DEFAULT_TENANT, name)
+
+
+async def recorded(database: Database) -> Mapping[UUID | None, Erasure]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return {one.target_session: one for one in await erasures.list_after(tx, None, 100)}
+
+
+def listed(erasure: Erasure) -> list[UUID]:
+    return [UUID(one["session"]) for one in erasure.detail.get("imports", ())]
+
+
+async def left(database: Database) -> set[str]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return {one.name for one in await sessions.list_after(tx, "", 100)}
+
+
+async def named(database: Database, erasure: Erasure) -> list[str]:
+    """Returns the sessions that a receipt names."""
+    usecase = Erasures(database, Tenants(database), ErasureJournal(database, None), journals=False)
+    with acting_as(LOCAL_IDENTITY):
+        _, names = await usecase.receipt("", str(erasure.erasure_id))
+    return list(names)
+
+
+async def test_the_record_of_an_erasure_lists_the_imports_by_id(database: Database) -> None:
+    await session(database, "s")
+    await session(database, "other")
+    await copied(database, "s", "a")
+    await copied(database, "a", "b")
+    await copied(database, "other", "c")
+    await delete(database, "s")
+    (erasure,) = (await recorded(database)).values()
+    assert listed(erasure) == [key("a"), key("b")]
+    assert "'a'" not in str(erasure.detail), "a record has no names"
+    assert await named(database, erasure) == ["a", "b"]
+
+
+async def test_a_copy_is_found_after_the_one_between_was_deleted(database: Database) -> None:
+    await session(database, "s")
+    await copied(database, "s", "a")
+    await copied(database, "a", "b")
+    await delete(database, "a")
+    await delete(database, "s")
+    found = await recorded(database)
+    assert listed(found[key("a")]) == listed(found[key("s")]) == [key("b")]
+    # What is imported later is named, too, and what was deleted is not.
+    assert await named(database, found[key("s")]) == ["b"]
+    await copied(database, "b", "d")
+    await delete(database, "b")
+    assert await named(database, found[key("s")]) == ["d"]
+
+
+async def test_a_redaction_lists_the_imports(database: Database) -> None:
+    await session(database, "s")
+    await copied(database, "s", "a")
+    redactor = Redactor(database, WakeUps(drop_wake_ups), b"key", max_chunks=100)
+    wanted = RedactionRequest(session="s", selection=Selection(ranges=[(1, 1)]))
+    await redactor.redact(DEFAULT_TENANT, wanted, ErasureRequest(reason="asked"))
+    assert listed((await recorded(database))[key("s")]) == [key("a")]
