@@ -196,9 +196,17 @@ def retention(given: Sequence[str]) -> Retention:
 async def delete(
     session: NamedSession,
     missing_ok: MissingOk = False,
+    include_imports: Annotated[
+        bool,
+        typer.Option(
+            "--include-imports", help="Also what was imported in the tenant from its exports."
+        ),
+    ] = False,
 ) -> None:
     """Delete a session with its log, memories and answers, for good."""
-    await session.delete(missing_ok=missing_ok, request_id=new_request_id())
+    await session.delete(
+        missing_ok=missing_ok, include_imports=include_imports, request_id=new_request_id()
+    )
     say(f"session {session.id} is deleted")
 
 

@@ -148,11 +148,15 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self, request: session_service_pb2.DeleteSessionRequest, context: Context
     ) -> empty_pb2.Empty:
         """Deletes a session."""
+        identity = current_identity()
+        if request.include_imports and identity.session_prefix:
+            raise identity.session_refused()
         deleted = self._deleter.delete_session(
             current_tenant(),
             request.session,
             allow_missing=request.allow_missing,
             reason=request.reason,
+            include_imports=request.include_imports,
         )
         return await reply(deleted, lambda _: empty_pb2.Empty())
 

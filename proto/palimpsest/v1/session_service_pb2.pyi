@@ -379,6 +379,7 @@ class DeleteSessionRequest(_message.Message):
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    INCLUDE_IMPORTS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. Unknown ids are NOT_FOUND unless `allow_missing`."""
     allow_missing: _builtins.bool
@@ -389,6 +390,12 @@ class DeleteSessionRequest(_message.Message):
     """Optional. Why, for the record of the erasure; it is kept for good, so it should have no
     personal data.
     """
+    include_imports: _builtins.bool
+    """Optional. First delete the tenant's sessions that were imported from exports of this one,
+    or from exports of those, and end their unfinished imports, each with an erasure of its own.
+    Interrupted, the call is repeated. Credentials that are limited to sessions by a prefix get
+    PERMISSION_DENIED (SESSION_NOT_ALLOWED).
+    """
     def __init__(
         self,
         *,
@@ -396,10 +403,11 @@ class DeleteSessionRequest(_message.Message):
         allow_missing: _builtins.bool = ...,
         request_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        include_imports: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "reason", b"reason", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "include_imports", b"include_imports", "reason", b"reason", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ large one workers remove them, batch by batch.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -27,13 +28,17 @@ from storage.engine.database import Database, Transaction
 from storage.engine.tasks import begin_part
 from storage.log import deleting, erasures
 from storage.log.deleting import Removal
-from storage.operations import derived, imports
+from storage.operations import copies, derived, imports
+from storage.operations.copies import ImportedCopy
 from storage.operations.derived import RedactionRemoval
+from storage.operations.exports import exports_of
 
 #: Rows of one transaction of a removal.
 BATCH_ROWS = 2000
 #: Transactions that a call adds to its own before it leaves the rest to workers.
 OWN_BATCHES = 2
+#: Imports of a deleted session that are listed at once.
+PAGE_IMPORTS = 100
 
 
 class Deleter:
@@ -53,28 +58,50 @@ class Deleter:
         *,
         allow_missing: bool,
         reason: str = "",
+        include_imports: bool = False,
     ) -> None:
-        """Deletes a session, or its unfinished import. Raises NotFound unless `allow_missing`."""
+        """Deletes a session, or its unfinished import. Raises NotFound unless `allow_missing`.
+
+        With `include_imports` those of its exports are deleted before it.
+        """
         key, request = session_key(tenant_id, session), _request(reason)
+        if include_imports:
+            await self._delete_imports(tenant_id, key, request)
 
         async def hide(tx: Transaction) -> bool:
-            listed = replace(request, detail=await left_outside(tx, key))
-            found = await deleting.delete_session(tx, key, listed)
-            if not found and await imports.abandon(tx, key):
-                found = True
-                await erasures.record(tx, ErasureKind.SESSION, request, session=key, item=key)
+            found = await _hide(tx, key, session, request)
             if not found and not allow_missing:
                 raise session_not_found(session)
-            if found:
-                await audit.record(
-                    tx, AuditEntry(action=AuditAction.SESSION_DELETE, session=session)
-                )
             await store_result(tx, None)
             return found
 
         if await tried_again(self._database, tenant_id, hide, name="delete-session"):
             await self._journal.keep(tenant_id)
             await self.remove(tenant_id, key, key)
+
+    async def _delete_imports(self, tenant_id: UUID, key: UUID, request: ErasureRequest) -> None:
+        """Deletes what was imported from a session's exports, each in a transaction of its own.
+
+        The session is there until they are gone, so that a call that failed is repeated.
+        """
+        while imported := await self._imported(tenant_id, key):
+            for copy in imported:
+                async with self._database.transaction(tenant_id, name="delete-session") as tx:
+                    await deleting.lock_session(tx, copy.session_key)
+                    # Another session may have its name by now.
+                    if not await copies.is_there(tx, copy):
+                        continue
+                    await _hide(tx, copy.session_key, copy.name, request)
+                await self._journal.keep(tenant_id)
+                await self.remove(tenant_id, copy.session_key, copy.session_key)
+
+    async def _imported(self, tenant_id: UUID, key: UUID) -> Sequence[ImportedCopy]:
+        async with self._database.transaction(tenant_id, name="delete-session") as tx:
+            exports = [one.export_id for one in await exports_of(tx, key)]
+            # For the names of unfinished ones, which the audit log has.
+            await tx.execute(deleting.REMOVING, prepare=None)
+            found, _ = await copies.find(tx, exports, PAGE_IMPORTS)
+        return found
 
     async def delete_memory(
         self,
@@ -133,6 +160,18 @@ class Deleter:
                 kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=item_id
             )
             self._wake_ups.add([item])
+
+
+async def _hide(tx: Transaction, key: UUID, session: str, request: ErasureRequest) -> bool:
+    """Hides a session, or ends its unfinished import, and records that; False without one."""
+    listed = replace(request, detail=await left_outside(tx, key))
+    found = await deleting.delete_session(tx, key, listed)
+    if not found and await imports.abandon(tx, key):
+        found = True
+        await erasures.record(tx, ErasureKind.SESSION, request, session=key, item=key)
+    if found:
+        await audit.record(tx, AuditEntry(action=AuditAction.SESSION_DELETE, session=session))
+    return found
 
 
 def _request(reason: str) -> ErasureRequest:

@@ -104,6 +104,10 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
         ("GetSession", session_service_pb2.GetSessionRequest(session="user:2|a")),
         ("GetSession", session_service_pb2.GetSessionRequest(session="user:2|none")),
         ("CreateSession", create("user:10")),
+        (
+            "DeleteSession",
+            session_service_pb2.DeleteSessionRequest(session="user:1|a", include_imports=True),
+        ),
         ("GetTenant", pb.GetTenantRequest()),
         ("CreateApiKey", pb.CreateApiKeyRequest(api_key=pb.ApiKey(scopes=READ))),
     ):

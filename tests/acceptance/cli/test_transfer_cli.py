@@ -52,6 +52,11 @@ def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
     code, said = run(address, "export", f"{name}-2", "--output", str(file))
     assert code == 1
     assert "another session" in said
+    code, said = run(address, "session", "delete", name, "--include-imports")
+    assert code == 0, said
+    code, said = run(address, "export", f"{name}-2")
+    assert code == 1
+    assert "no session" in said
 
 
 def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path) -> None:

@@ -148,17 +148,22 @@ async def others_of(
         copy = await imported(client, exported)
         await erase(second)
         listed = [one async for one in client.access.erasures()]
-        parsed = from_json((await client.access.erasure_receipt(listed[-1].id)).json)
-        names = [one["export"] for one in parsed.body["outside"]["exports"]]
+        receipt = await client.access.erasure_receipt(listed[-1].id)
+        assert receipt.imported_sessions == (copy.id,)
+        for one in receipt.imported_sessions:
+            await erase(client.session(one))
+        how = "named with the receipt"
     else:
+        second = await imported(client, exported)
+        exported = exported.with_name("second.jsonl")
+        await second.export(exported)
         copy = await imported(client, exported)
-    for one in [info async for info in client.sessions()]:
-        origin = one.imported_from
-        if origin is not None and str(origin.export_id) in names:
-            await erase(client.session(one.id))
+        await second.delete(include_imports=True)
+        await completed(client)
+        how = "deleted with it by include_imports"
     gone = not await surfaces(copy, FACT, "south")
     gone = gone and not deletion.artefacts(servers.as_superuser(url), FACT)
-    rows.append(("13 a second scope", verdict(gone), "by the lineage of the listed export"))
+    rows.append(("13 a second scope", verdict(gone), how))
     return rows
 
 

@@ -199,16 +199,28 @@ class Client(Resource):
         return session
 
     async def delete_session(
-        self, id: str, *, missing_ok: bool = False, reason: str = "", request_id: str = ""
+        self,
+        id: str,
+        *,
+        missing_ok: bool = False,
+        include_imports: bool = False,
+        reason: str = "",
+        request_id: str = "",
     ) -> None:
         """Deletes a session with its log, memories, answers and budgets.
 
         It cannot be read once this returns, nor restored. Its cost stays in the tenant's usage,
-        and `reason` in the record of the erasure (`client.access.erasures`).
-        Raises NotFound unless `missing_ok`. `request_id` as in `create_session`.
+        and `reason` in the record of the erasure (`client.access.erasures`). With
+        `include_imports` the tenant's sessions that were imported from exports of it are deleted
+        first. Raises NotFound unless `missing_ok`. `request_id` as in `create_session`.
         """
         session = Session(self._connection, id)
-        await session.delete(missing_ok=missing_ok, reason=reason, request_id=request_id)
+        await session.delete(
+            missing_ok=missing_ok,
+            include_imports=include_imports,
+            reason=reason,
+            request_id=request_id,
+        )
 
     async def resume_answer(
         self, session: str, answer_id: str, **options: Unpack[ResumeOptions]

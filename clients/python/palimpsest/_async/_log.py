@@ -123,13 +123,19 @@ class SessionLog(Resource):
         return value_of(SessionInfo, await self._connection.call(method, request, retry=again))
 
     async def delete(
-        self, *, missing_ok: bool = False, reason: str = "", request_id: str = ""
+        self,
+        *,
+        missing_ok: bool = False,
+        include_imports: bool = False,
+        reason: str = "",
+        request_id: str = "",
     ) -> None:
         """Deletes the session. See `Client.delete_session`."""
         request = message_of(
             session_service_pb2.DeleteSessionRequest,
             session=self.id,
             allow_missing=missing_ok,
+            include_imports=include_imports,
             reason=reason,
             request_id=request_id,
         )

@@ -123,12 +123,20 @@ class SessionLog(Resource):
         method = self._connection.sessions.UpdateSession
         return value_of(SessionInfo, self._connection.call(method, request, retry=again))
 
-    def delete(self, *, missing_ok: bool = False, reason: str = "", request_id: str = "") -> None:
+    def delete(
+        self,
+        *,
+        missing_ok: bool = False,
+        include_imports: bool = False,
+        reason: str = "",
+        request_id: str = "",
+    ) -> None:
         """Deletes the session. See `Client.delete_session`."""
         request = message_of(
             session_service_pb2.DeleteSessionRequest,
             session=self.id,
             allow_missing=missing_ok,
+            include_imports=include_imports,
             reason=reason,
             request_id=request_id,
         )
