@@ -113,7 +113,7 @@ async def test_a_deleted_tenant_leaves_its_receipt_and_its_audit_log(
     assert caught.value.reason is Reason.ERASURE_NOT_COMPLETE
     await work(database, tenant, 25)
     assert set(await rows(database, tenant)) == KEPT
-    receipt = await erasures_of(database).receipt(str(tenant), str(made.erasure_id))
+    receipt, _ = await erasures_of(database).receipt(str(tenant), str(made.erasure_id))
     check_signature(receipt)
     assert receipt.kind is ErasureKind.TENANT
     assert receipt.body["removed"]["api_key"] == 1
