@@ -69,12 +69,12 @@ async def forget(
 
 
 def _show(found: Forgotten, *, keeps_out: bool, dry_run: bool) -> None:
-    verb = "would be" if dry_run else "are"
+    would_be = "would be " if dry_run else ""
     for one in found.positions:
         show(f"{one.first}" if one.first == one.last else f"{one.first}-{one.last}")
-    say(f"{counted(found.chunks, 'chunk')} {verb} redacted")
+    say(f"{would_be}redacted: {counted(found.chunks, 'chunk')}")
     if keeps_out:
-        say(f"{counted(found.kept_out, 'more text')} {verb} kept out")
+        say(f"{would_be}kept out: {counted(found.kept_out, 'more text')}")
     if keeps_out and not (found.kept_out or found.chunks):
         say("redacted chunks have nothing left to keep out: name what they said with --text")
     if found.operation is not None and found.operation.state != "done":

@@ -108,8 +108,13 @@ def rows_of(dump: IO[bytes]) -> Iterator[DumpedRow]:
 def digest_key(url: str, tenant_id: UUID) -> tuple[bytes, bytes] | None:
     """Returns the digest key and the signing seed of a tenant; None when it has none.
 
-    Needs the rights to read all rows. Raises StorageError.
+    Needs the rights to read all rows. Raises StorageError, and CannotScan for what is no URL.
     """
+    try:
+        psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        # Its words would repeat the URL, which may have a password.
+        raise CannotScan("the database has no URL such as postgresql://host/name") from error
     with translated(), psycopg.connect(url, connect_timeout=_SECONDS) as connection:
         row = connection.execute(
             "SELECT digest_key, signing_key FROM tenant_key WHERE tenant_id = %s", (tenant_id,)
