@@ -128,6 +128,11 @@ class Limits(BaseModel):
     max_batch_chunks: Count = 256
     #: Content of a batch, in bytes.
     max_batch_bytes: Count = 1024 * 1024
+    #: A block of lines of an import, in bytes, which its stream has in memory. An answer is in one
+    #: block with its trajectory.
+    max_import_block_bytes: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
+    #: Days after its last block that an unfinished import is kept.
+    unfinished_import_days: Annotated[int, Field(ge=1, le=3650)] = 7
     #: Chunks that one call redacts; at most 50,000, which a line of the erasure journal can have.
     max_redacted_chunks: Annotated[int, Field(ge=1, le=50_000)] = 10_000
     #: Texts that a session keeps out after they were redacted; at most 5,000.

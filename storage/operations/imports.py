@@ -1,7 +1,7 @@
 """Writes an imported session: hidden, block by block, until it is complete and verified.
 
 Until then its row is a tombstone, as that of a deleted session, and a `removal` waits for
-KEEP_DAYS: so nothing reads it, its name is not free, and what is never completed is removed by
+some days: so nothing reads it, its name is not free, and what is never completed is removed by
 workers.
 """
 
@@ -22,8 +22,6 @@ from service.domain.tree.nodes import TextOffset
 from storage.engine.database import Transaction, first
 from storage.log.deleting import REMOVING
 
-#: Days after which an import that was not continued is removed.
-KEEP_DAYS = 7
 #: Exports of a lineage: an older ancestor of a copy is not known.
 MAX_LINEAGE = 100
 
@@ -60,10 +58,10 @@ ON CONFLICT (session_key, tenant_id) DO NOTHING
 _IS_HIDDEN = """
 SELECT deleted_at IS NOT NULL FROM session WHERE session_key = %(session)s FOR UPDATE
 """
-_WAIT = f"""
+_WAIT = """
 INSERT INTO removal (session_key, item_id, tenant_id, ready_at)
-VALUES (%(session)s, %(session)s, %(tenant)s, now() + interval '{KEEP_DAYS} days')
-"""  # noqa: S608 - ours
+VALUES (%(session)s, %(session)s, %(tenant)s, now() + make_interval(days => %(keep)s::integer))
+"""
 _RECORD = """
 INSERT INTO session_import (session_key, tenant_id, export_id, source_session, exported_at, head,
     memories, line, digest, lineage)
@@ -92,6 +90,7 @@ async def begin(
     exported_at: datetime,
     head: int,
     memories: int,
+    keep_days: int,
 ) -> bool:
     """Begins an import; False when there is a session of that name, also a hidden one."""
     values = {
@@ -104,6 +103,7 @@ async def begin(
         "head": head,
         "memories": memories,
         "most": MAX_LINEAGE,
+        "keep": keep_days,
     }
     await tx.execute(REMOVING, prepare=None)
     await tx.execute(_HIDE, values, prepare=None)
@@ -121,9 +121,10 @@ WHERE session_key = %(session)s AND export_id = %(export)s AND line = %(before)s
     AND finished_at IS NULL AND NOT EXISTS (
         SELECT FROM tenant t WHERE t.tenant_id = %(tenant)s AND t.deleted_at IS NOT NULL)
 """
-_LATER = f"""
-UPDATE removal SET ready_at = now() + interval '{KEEP_DAYS} days' WHERE session_key = %(session)s
-"""  # noqa: S608 - ours
+_LATER = """
+UPDATE removal SET ready_at = now() + make_interval(days => %(keep)s::integer)
+WHERE session_key = %(session)s
+"""
 
 
 async def advance(
@@ -135,6 +136,7 @@ async def advance(
     line: int,
     digest: bytes,
     counts: Mapping[str, int],
+    keep_days: int,
 ) -> bool:
     """Moves an import on from line `before`; False when it, or its tenant, was deleted.
 
@@ -148,6 +150,7 @@ async def advance(
         "line": line,
         "digest": digest,
         "counts": Jsonb(dict(counts)),
+        "keep": keep_days,
     }
     await tx.execute(REMOVING, prepare=None)
     if not await tx.fetch(_REMOVAL, values, prepare=None):

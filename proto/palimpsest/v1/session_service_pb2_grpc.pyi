@@ -106,11 +106,13 @@ class SessionServiceStub:
     Guarantees: the session is invisible until all of it was received and verified: its
     checksums, its order, and everything in its memories that follows from the log. Then
     it is visible as a whole. An interrupted import continues where it stopped when it is
-    opened again with the same header and id; it is removed 7 days after its last block, or
-    by DeleteSession. Positions, producers, request ids of appends, revisions and times
-    stay as they were; search indexes are built anew, and usage counts for no budget here.
-    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
-    a session of this tenant of which chunks were redacted since.
+    opened again with the same header and id; it is removed 7 days after its last block
+    (`unfinished_import_days`), or by DeleteSession. Positions, producers, request ids of
+    appends, revisions and times stay as they were; search indexes are built anew, and usage
+    counts for no budget here. A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the
+    line, and so is one with more than 16 MiB in a line or 64 MiB before a check
+    (`max_import_block_bytes`), and an export of a session of this tenant of which chunks were
+    redacted since.
     Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
     not destructive.
     """
@@ -304,11 +306,13 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Guarantees: the session is invisible until all of it was received and verified: its
     checksums, its order, and everything in its memories that follows from the log. Then
     it is visible as a whole. An interrupted import continues where it stopped when it is
-    opened again with the same header and id; it is removed 7 days after its last block, or
-    by DeleteSession. Positions, producers, request ids of appends, revisions and times
-    stay as they were; search indexes are built anew, and usage counts for no budget here.
-    A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
-    a session of this tenant of which chunks were redacted since.
+    opened again with the same header and id; it is removed 7 days after its last block
+    (`unfinished_import_days`), or by DeleteSession. Positions, producers, request ids of
+    appends, revisions and times stay as they were; search indexes are built anew, and usage
+    counts for no budget here. A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the
+    line, and so is one with more than 16 MiB in a line or 64 MiB before a check
+    (`max_import_block_bytes`), and an export of a session of this tenant of which chunks were
+    redacted since.
     Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
     not destructive.
     """
@@ -541,11 +545,13 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: the session is invisible until all of it was received and verified: its
         checksums, its order, and everything in its memories that follows from the log. Then
         it is visible as a whole. An interrupted import continues where it stopped when it is
-        opened again with the same header and id; it is removed 7 days after its last block, or
-        by DeleteSession. Positions, producers, request ids of appends, revisions and times
-        stay as they were; search indexes are built anew, and usage counts for no budget here.
-        A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the line, and so is an export of
-        a session of this tenant of which chunks were redacted since.
+        opened again with the same header and id; it is removed 7 days after its last block
+        (`unfinished_import_days`), or by DeleteSession. Positions, producers, request ids of
+        appends, revisions and times stay as they were; search indexes are built anew, and usage
+        counts for no budget here. A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the
+        line, and so is one with more than 16 MiB in a line or 64 MiB before a check
+        (`max_import_block_bytes`), and an export of a session of this tenant of which chunks were
+        redacted since.
         Safety: writes; idempotent while it is unfinished, then ALREADY_EXISTS (SESSION_EXISTS);
         not destructive.
         """

@@ -131,6 +131,7 @@ class Importer:
             exported_at=header.exported_at,
             head=header.head,
             memories=header.memories,
+            keep_days=self._limits.unfinished_import_days,
         )
         if begun:
             return
@@ -165,7 +166,10 @@ class ImportRun:
         self._key = session_key(tenant_id, name)
         self._stored = stored
         self._reader = BlockReader(
-            digest=stored.digest, line=stored.line, counts=Counter(stored.counts)
+            digest=stored.digest,
+            line=stored.line,
+            counts=Counter(stored.counts),
+            max_block_bytes=limits.max_import_block_bytes,
         )
 
     @property
@@ -239,6 +243,7 @@ class ImportRun:
             line=self._reader.line,
             digest=self._reader.digest,
             counts=self._reader.counts,
+            keep_days=self._limits.unfinished_import_days,
         )
         if not moved:
             raise Conflict(

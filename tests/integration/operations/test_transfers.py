@@ -428,10 +428,36 @@ async def test_a_line_or_block_without_an_end_is_refused(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 5000)
     at = datetime.now(UTC)
     header = Header(session="s", export_id=uuid4(), exported_at=at, head=1, memories=0).to_line()
     with pytest.raises(InvalidInput, match="longer than 1,000"):
         await sent(await opened(database, header, name()), b"x" * 2000)
-    with pytest.raises(InvalidInput, match="no check"):
-        await sent(await opened(database, header, name()), b'{"record":"chunk"}\n' * 400)
+    size = 1024 * 1024
+    importer = Importer(database, use_cases(), Limits(max_import_block_bytes=size))
+    run = await importer.open(DEFAULT_TENANT, header, name())
+    line = b'{"record":"chunk"}\n'
+    await sent(run, line * (size // len(line)), part=size)
+    with pytest.raises(InvalidInput, match="no check comes within 1,048,576 bytes"):
+        await sent(run, line)
+
+
+@pytest.mark.parametrize("days", [1, 30])
+async def test_an_unfinished_import_is_kept_as_long_as_settings_say(
+    database: Database, place: Place, days: int
+) -> None:
+    copy = name()
+    importer = Importer(database, use_cases(), Limits(unfinished_import_days=days))
+    run = await importer.open(DEFAULT_TENANT, place.file.splitlines(keepends=True)[0], copy)
+
+    async def is_due_by(seconds: int) -> bool:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            query = "SELECT ready_at < now() + make_interval(secs => %s::integer) FROM removal"
+            ((due,),) = await tx.fetch(
+                f"{query} WHERE session_key = %s", (seconds, session_key(DEFAULT_TENANT, copy))
+            )
+        return bool(due)
+
+    for _ in range(2):
+        assert [await is_due_by(days * 86_400 + one) for one in (-3600, 3600)] == [False, True]
+        await sent(run, after_line(place.file, run.through_line)[:-20])
+    assert run.through_line > 1

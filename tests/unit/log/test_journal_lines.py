@@ -93,6 +93,8 @@ def test_the_largest_redaction_that_settings_allow_fits_a_line(tmp_path: Path) -
         "positions": list(range(10**11, 10**11 + 50_000)),
         "keep_out": [[500, f"{number:064x}"] for number in range(5000)],
         "exports": [{"export": str(UUID(int=1)), "begun_at": "2026" * 8, "head": 10**11}] * 100,
+        "imports": [{"session": str(UUID(int=1)), "export": str(UUID(int=2))}] * 100,
+        "imports_before": 10**11,
     }
     file = filled(tmp_path)
     file.append([replace(entry(4), detail=detail)])

@@ -21,6 +21,7 @@ from service.domain.operations.transfer.blocks import (
 )
 from service.domain.operations.transfer.shapes import ShapeRefused, count_values
 
+MAX_BYTES = 64 * 1024 * 1024
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -54,7 +55,7 @@ def test_too_many_values_and_levels_are_refused() -> None:
 
 
 def test_a_block_with_too_many_values_is_refused_before_its_end() -> None:
-    reader = BlockReader()
+    reader = BlockReader(max_block_bytes=MAX_BYTES)
     line = b'{"record":"chunk","metadata":[' + b"0," * 200_000 + b"0]}\n"
     assert list(reader.feed(line * 2)) == []
     with pytest.raises(FileInvalid, match="values") as found:
@@ -64,7 +65,7 @@ def test_a_block_with_too_many_values_is_refused_before_its_end() -> None:
 
 def test_values_of_blocks_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_BLOCK_VALUES", 20)
-    reader, writer = BlockReader(), BlockWriter()
+    reader, writer = BlockReader(max_block_bytes=MAX_BYTES), BlockWriter()
     for _ in range(5):
         for _ in range(2):
             writer.add({"record": "chunk", "metadata": {"a": "1", "b": "2"}})

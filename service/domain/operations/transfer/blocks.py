@@ -35,8 +35,6 @@ BLOCK_BYTES = 512 * 1024
 BLOCK_RECORDS = 1000
 #: A line, in bytes with its end.
 MAX_LINE_BYTES = 16 * 1024 * 1024
-#: The lines of a block, in bytes: an answer and its trajectory are in one block.
-MAX_BLOCK_BYTES = 64 * 1024 * 1024
 #: The header, in bytes.
 MAX_HEADER_BYTES = 16 * 1024
 #: A check, in bytes.
@@ -249,6 +247,8 @@ class BlockReader:
     line: int = 1
     counts: Counter[str] = field(default_factory=Counter)
     is_ended: bool = False
+    #: The lines of a block, in bytes: an answer and its trajectory are in one block.
+    max_block_bytes: int
     _left: bytearray = field(default_factory=bytearray)
     _block: list[bytes] = field(default_factory=list)
     _size: int = 0
@@ -279,8 +279,8 @@ class BlockReader:
     def _bound(self, line: bytes | bytearray) -> None:
         if len(line) > MAX_LINE_BYTES:
             raise FileInvalid(self._number(), f"it is longer than {MAX_LINE_BYTES:,} bytes")
-        if self._size + len(line) > MAX_BLOCK_BYTES:
-            said = f"no check comes within {MAX_BLOCK_BYTES:,} bytes"
+        if self._size + len(line) > self.max_block_bytes:
+            said = f"no check comes within {self.max_block_bytes:,} bytes"
             raise FileInvalid(self._number(), said)
 
     def _add(self, line: bytes) -> Block | None:
