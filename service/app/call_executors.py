@@ -1,5 +1,6 @@
 """Opens what makes model calls, in any process."""
 
+import asyncio
 from contextlib import AsyncExitStack
 
 from service.llm.gateway.allowed import AllowedModels, AllowedTransport
@@ -11,17 +12,32 @@ from service.settings.config import Config
 from service.telemetry.names import Metric
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.operations.gauges import observe_whether
+from service.usecases.operations.recorded_exchanges import RecordedExchanges
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
+from storage.engine.database import Database
+from storage.engine.tasks import cancel
+
+#: A call may end so much later than its timeout says.
+_SLACK_SECONDS = 60.0
 
 
 def call_executor(
     config: Config,
+    database: Database,
+    stack: AsyncExitStack,
     transport: LitellmTransport,
     ledger: CallLedger,
     index: PrefixIndex,
     prices: Prices,
 ) -> CallExecutor:
-    """Returns the executor of calls in this process."""
+    """Returns the executor of calls in this process.
+
+    Until `stack` is closed, exchanges that it recorded are removed when they are erased.
+    """
+    if config.record is not None:
+        seconds = config.model_timeout_seconds + _SLACK_SECONDS
+        recorded = RecordedExchanges(database, config.record, call_seconds=seconds)
+        stack.push_async_callback(cancel, [asyncio.create_task(recorded.run())])
     return CallExecutor(
         AllowedTransport(transport, AllowedModels(config)),
         ledger,

@@ -32,7 +32,9 @@ async def call(
         database, _ = await stack.enter_async_context(database_and_keys(config, "executor"))
         ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
         index = prefix_index(config, stack)
-        executor = call_executor(config, transport, ledger, index, Prices(config))
+        executor = call_executor(
+            *(config, database, stack, transport, ledger, index), Prices(config)
+        )
         server = ExecutorServer(executor, stop_seconds=config.stop_seconds)
         await loading
         await watch.begin()

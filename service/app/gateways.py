@@ -45,7 +45,7 @@ async def open_gateway(
     index = prefix_index(config, stack)
     ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
     transport = LitellmTransport(config)
-    local = call_executor(config, transport, ledger, index, prices)
+    local = call_executor(config, database, stack, transport, ledger, index, prices)
     stack.push_async_callback(local.finish)
     if not when_asked and remote is None and not near_model(config.model):
         await transport.warm()

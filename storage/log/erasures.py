@@ -215,6 +215,27 @@ async def record_absent(tx: Transaction, entry: JournalEntry, request: ErasureRe
     await tx.execute(done, (tx.tenant_id, entry.erasure_id), prepare=None)
 
 
+_ERASED_UNTIL = """
+SELECT t.session_key, bool_or(e.completed_at IS NULL), max(e.completed_at)
+FROM unnest(%(sessions)s::uuid[]) AS t (session_key)
+JOIN erasure e ON e.tenant_id = %(tenant)s
+    AND (e.target_session = t.session_key OR e.kind = 'tenant')
+GROUP BY t.session_key
+"""
+
+
+async def erased_until(
+    tx: Transaction, sessions: Collection[UUID]
+) -> Mapping[UUID, datetime | None]:
+    """Returns when the last erasure of a session, of a part of it, or of the tenant was complete.
+
+    Only of sessions with any; None: one is not complete.
+    """
+    values = {"tenant": tx.tenant_id, "sessions": list(sessions)}
+    rows = await tx.fetch(_ERASED_UNTIL, values)
+    return {key: None if is_open else at for key, is_open, at in rows}
+
+
 _KNOWN = """
 SELECT e.tenant_id, e.erasure_id FROM erasure e
 JOIN unnest(%(tenants)s::uuid[], %(erasures)s::uuid[]) AS t (tenant_id, erasure_id)

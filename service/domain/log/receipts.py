@@ -27,6 +27,8 @@ _OUTSIDE = {
     " checkpoints, and in an archive until that expires",
     "free_space": "in files of tables and indexes has it until it is used again or the table is"
     " rewritten",
+    "recorded_exchanges": "with models have it until a process with PALIMPSEST_RECORD has run"
+    " for half a minute; copies of them until they are deleted",
     "models": "that were called have what their provider keeps",
 }
 

@@ -28,6 +28,7 @@ from service.domain.values.fault_hook import boundary
 from service.llm.gateway.metrics import ModelMetrics, provider_name
 from service.llm.prefix_cache.cache import PrefixIndex
 from service.llm.prefix_cache.feedback import PrefixFeedback
+from service.llm.providers import recording
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallRequest, OutcomeLedger
 from service.llm.providers.streamed_reply import StreamedReply
@@ -336,7 +337,8 @@ class CallExecutor:
             plan = replace(plan, on_text=streamed.more)
         async with self._wanted(order):
             boundary("model", "called")
-            done = await self._transport.complete(order.ask, order.model, plan)
+            with recording.about(order.scope.tenant_id, order.scope.session_key):
+                done = await self._transport.complete(order.ask, order.model, plan)
             boundary("model", "replied")
             return done
 

@@ -6,10 +6,15 @@ of prompts and replies, but no keys.
 
 import json
 import os
+import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -22,6 +27,10 @@ VERSION = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
 #: Arguments that are not part of the request.
 _LEFT_OUT = frozenset({"api_key", "api_base", "logger_fn"})
+
+#: Tenant and session of the call under way.
+_about: ContextVar[tuple[UUID, UUID] | None] = ContextVar("palimpsest_recorded", default=None)
+_NAME = re.compile(r"(\d{1,20})-\d+-\w+-([0-9a-f]{32})-([0-9a-f]{32})\.json")
 
 
 class NoRecord(Exception):
@@ -49,6 +58,43 @@ class RecordedExchange(BaseModel):
     error: dict[str, Any] | None
     #: The provider's own answer.
     native: _Native
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedFile:
+    """The file of one exchange, as its name describes it."""
+
+    path: Path
+    #: When it was written, in seconds since 1970.
+    seconds: float
+    tenant_id: UUID
+    session_key: UUID
+
+
+@contextmanager
+def about(tenant_id: UUID, session_key: UUID) -> Iterator[None]:
+    """Names the tenant and session of the exchanges that are written within."""
+    token = _about.set((tenant_id, session_key))
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def recorded_files(folder: Path) -> Sequence[RecordedFile]:
+    """Returns the files that name their session. Raises OSError, not for an absent folder."""
+    found = []
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if (matched := _NAME.fullmatch(name)) is not None:
+                file = RecordedFile(
+                    path=folder / name,
+                    seconds=int(matched[1]) / 1e9,
+                    tenant_id=UUID(matched[2]),
+                    session_key=UUID(matched[3]),
+                )
+                found.append(file)
+    return found
 
 
 def write(
@@ -85,7 +131,8 @@ def write(
         # As it is in JSON.
         text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], REMOVED)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / f"{time.time_ns()}-{os.getpid()}-{ask.purpose.value}.json"
+    ids = "".join(f"-{one.hex}" for one in _about.get() or ())
+    path = folder / f"{time.time_ns()}-{os.getpid()}-{ask.purpose.value}{ids}.json"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     return path
