@@ -210,7 +210,7 @@ async def remove_rule(tx: Transaction, key: UUID, source: str) -> bool:
 
 _QUARANTINE = """
 INSERT INTO source_trust (session_key, tenant_id, source, trust, trust_before, updated_at)
-SELECT %(key)s, %(tenant)s, %(source)s, 'blocked', 'trusted', clock_timestamp()
+SELECT %(key)s, %(tenant)s, %(source)s, 'blocked', 'none', clock_timestamp()
 WHERE EXISTS (SELECT FROM source_trust WHERE session_key = %(key)s AND source = %(source)s)
     OR (SELECT count(*) FROM source_trust WHERE session_key = %(key)s) < %(most)s
 ON CONFLICT (session_key, source) DO UPDATE
@@ -218,23 +218,38 @@ SET trust = 'blocked', trust_before = source_trust.trust, updated_at = excluded.
 WHERE source_trust.trust_before IS NULL
 RETURNING updated_at
 """
+# Without a rule from before none stays: it would come before one that is less exact.
 _RELEASE = """
-UPDATE source_trust AS t SET trust = t.trust_before, trust_before = NULL, updated_at = now()
-FROM (
-    SELECT session_key, source, updated_at FROM source_trust
+WITH held AS (
+    SELECT session_key, source, trust_before, updated_at FROM source_trust
     WHERE session_key = %(key)s AND source = %(source)s AND trust_before IS NOT NULL FOR UPDATE
-) AS held
-WHERE t.session_key = held.session_key AND t.source = held.source
-RETURNING held.updated_at, t.trust
+),
+removed AS (
+    DELETE FROM source_trust t USING held
+    WHERE t.session_key = held.session_key AND t.source = held.source
+        AND held.trust_before = 'none'
+),
+restored AS (
+    UPDATE source_trust t SET trust = held.trust_before, trust_before = NULL, updated_at = now()
+    FROM held
+    WHERE t.session_key = held.session_key AND t.source = held.source
+        AND held.trust_before <> 'none'
+)
+SELECT updated_at FROM held
 """
+_LEVEL = f"""
+SELECT coalesce({of_chunk()}, 'trusted')
+FROM (SELECT %(key)s::uuid, %(tenant)s::uuid, %(source)s::text)
+    AS c (session_key, tenant_id, source)
+"""  # noqa: S608 - all of it is ours
 
 
 async def quarantine(tx: Transaction, session_key: UUID, source: str) -> bool:
     """Blocks a source of a session until it is released; False with MAX_RULES others.
 
-    The level before is kept: TRUSTED where there was no rule. The caller has fenced off the work
-    on the session's memories: what is committed after this moment did not read the source. A
-    source that is quarantined already stays so.
+    The level before is kept, and whether it had one. The caller has fenced off the work on the
+    session's memories: what is committed after this moment did not read the source. A source that
+    is quarantined already stays so.
     """
     values = {"key": session_key, "tenant": tx.tenant_id, "source": source, "most": MAX_RULES}
     if await tx.fetch(_QUARANTINE, values):
@@ -246,7 +261,12 @@ async def quarantine(tx: Transaction, session_key: UUID, source: str) -> bool:
 async def release(tx: Transaction, session_key: UUID, source: str) -> tuple[datetime, Trust] | None:
     """Gives a source its level from before; returns when it was quarantined, and that level.
 
-    None for a source that is not quarantined.
+    A source that had no rule has none again: rules for its beginnings apply. None for a source
+    that is not quarantined.
     """
-    rows = await tx.fetch(_RELEASE, {"key": session_key, "source": source})
-    return (rows[0][0], Trust(rows[0][1])) if rows else None
+    values = {"key": session_key, "tenant": tx.tenant_id, "source": source}
+    rows = await tx.fetch(_RELEASE, values)
+    if not rows:
+        return None
+    ((level,),) = await tx.fetch(_LEVEL, values)
+    return rows[0][0], Trust(level)

@@ -91,7 +91,7 @@ source_trust = Table(
     Column("source", Text, nullable=False),
     # One of Trust in service/domain/access/trust.py.
     Column("trust", Text, nullable=False),
-    # Its level before it was quarantined; NULL: it is not.
+    # Its level before it was quarantined; 'none': it had no rule; NULL: it is not quarantined.
     Column("trust_before", Text),
     created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
@@ -99,7 +99,7 @@ source_trust = Table(
     CheckConstraint("trust IN ('trusted', 'unverified', 'blocked')", name="source_trust_level"),
     CheckConstraint(
         "trust_before IS NULL OR (trust = 'blocked'"
-        " AND trust_before IN ('trusted', 'unverified', 'blocked'))",
+        " AND trust_before IN ('trusted', 'unverified', 'blocked', 'none'))",
         name="source_trust_before",
     ),
     # Whether a tenant has any.

@@ -124,6 +124,26 @@ async def test_a_quarantine_holds_and_is_released(
     ]
 
 
+@pytest.mark.parametrize("before", ["none", "unverified"])
+async def test_a_release_gives_the_level_from_before_and_no_better_one(
+    client: palimpsest.Client, session: palimpsest.Session, before: str
+) -> None:
+    access = client.access
+    await access.set_source_trust("web:*", "blocked", session=session.id)
+    if before != "none":
+        await access.set_source_trust("web:x", "unverified", session=session.id)
+    await access.quarantine_source(session.id, "web:x")
+    released = await access.release_source(session.id, "web:x")
+    expected = {"none": ("blocked", [1, 3]), "unverified": ("unverified", [1, 2, 3])}[before]
+    assert (released.trust, await found(session)) == expected
+    rules = [(one.source, one.trust) for one in await access.sources(session.id)]
+    assert rules == [("web:*", "blocked"), ("web:x", "unverified")][: 1 + (before != "none")]
+    # A quarantine of its beginning goes on.
+    await access.quarantine_source(session.id, "web:*")
+    await access.quarantine_source(session.id, "web:x")
+    assert (await access.release_source(session.id, "web:x")).trust == expected[0]
+
+
 @pytest.mark.parametrize("source", ["", "*web", "w*b*", "a/b", "a\0b", "a\nb", "x" * 300])
 async def test_a_source_that_is_none_is_refused(
     client: palimpsest.Client, session: palimpsest.Session, source: str
