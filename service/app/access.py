@@ -4,13 +4,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from service.rpc.access_service import AccessService
 from service.rpc.interceptors.authentication import Authentication, CredentialVerifier
+from service.rpc.interceptors.quota_limit import QuotaLimit
 from service.rpc.pages import Pages
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.access.audit_log import AuditLog
+from service.usecases.access.call_slots import LEASE_SECONDS, CallSlots
 from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.key_verifier import KeyVerifier
@@ -22,6 +25,7 @@ from service.usecases.access.tenant_directory import TenantDirectory
 from service.usecases.access.tenants import Tenants
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.erasure_journal import ErasureJournal
+from storage.access.shared_slots import SharedSlots
 from storage.access.token_buckets import SharedBuckets
 from storage.engine.database import Database
 from storage.engine.redis_link import RedisLink
@@ -37,6 +41,8 @@ class Access:
     authentication: Authentication
     service: AccessService
     quotas: QuotaGuard
+    quota_limit: QuotaLimit
+    slots: CallSlots
     #: Runs as long as the server does.
     run: Callable[[], Coroutine[Any, Any, None]]
 
@@ -49,8 +55,10 @@ def access_of(
     keys = KeyVerifier(database, seconds=seconds)
     directory = TenantDirectory(database, seconds=seconds)
 
-    buckets = SharedBuckets(_redis(config))
-    guard = QuotaGuard(database, config.limits, RateLimits(buckets), seconds=seconds)
+    redis = _redis(config)
+    rates = RateLimits(SharedBuckets(redis))
+    slots = CallSlots(SharedSlots(redis, uuid4().hex, lease_seconds=LEASE_SECONDS))
+    guard = QuotaGuard(database, config.limits, rates, seconds=seconds)
 
     def changed() -> None:
         keys.forget()
@@ -80,15 +88,18 @@ def access_of(
             pages,
         ),
         quotas=guard,
-        run=partial(_run, keys, buckets),
+        quota_limit=QuotaLimit(guard, slots),
+        slots=slots,
+        run=partial(_run, keys, redis),
     )
 
 
-async def _run(keys: KeyVerifier, buckets: SharedBuckets) -> None:
+async def _run(keys: KeyVerifier, redis: RedisLink | None) -> None:
     try:
         await keys.run()
     finally:
-        await buckets.close()
+        if redis is not None:
+            await redis.close()
 
 
 def _redis(config: Config) -> RedisLink | None:

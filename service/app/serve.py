@@ -188,13 +188,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             database,
             authentication=access.authentication,
-            quotas=access.quotas,
+            quotas=access.quota_limit,
             around=(Lives(database),),
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
         jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
-        jobs += [journal.run, access.run]
+        jobs += [journal.run, access.run, access.slots.run]
         if telemetry.exports():
             gauges = DeploymentGauges(database, dead_after_seconds=config.dead_after_seconds)
             jobs.append(gauges.run)

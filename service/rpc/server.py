@@ -49,7 +49,6 @@ from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.tree_service import TreeService
 from service.settings.config import Limits
-from service.usecases.access.quotas import QuotaGuard
 from storage.engine.database import Database
 
 
@@ -138,7 +137,7 @@ class Server:
         database: Database,
         *,
         authentication: Authentication | None = None,
-        quotas: QuotaGuard | None = None,
+        quotas: QuotaLimit | None = None,
         around: Sequence[aio.ServerInterceptor] = (),
         reflects: bool = False,
         unwritten: Callable[[], int] = lambda: 0,
@@ -179,7 +178,7 @@ class Server:
                 ConcurrencyLimit(limits),
                 Validation(),
                 SessionLimit(),
-                *([QuotaLimit(quotas)] if quotas is not None else ()),
+                *([quotas] if quotas is not None else ()),
                 LogSubject(),
                 *around,
                 Idempotency(database, max_bytes=limits.max_message_bytes),

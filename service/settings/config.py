@@ -157,9 +157,9 @@ class Limits(BaseModel):
     tenant_chunks_per_second: Quota = 0
     #: The same for the size of chunks that are appended in a second, in bytes.
     tenant_bytes_per_second: Quota = 0
-    #: The same for questions whose answers are streamed at once, on each server.
+    #: The same for questions whose answers are streamed at once.
     tenant_concurrent_asks: Quota = 0
-    #: The same for other streams at once, on each server.
+    #: The same for other streams at once.
     tenant_concurrent_streams: Quota = 0
     #: The same for sessions.
     tenant_sessions: Quota = 0

@@ -44,8 +44,3 @@ class SharedBuckets:
         if not isinstance(reply, list):
             return None
         return int(reply[0]), int(reply[1]) / 1e6
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        if self._link is not None:
-            await self._link.close()

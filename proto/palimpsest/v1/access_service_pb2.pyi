@@ -107,9 +107,11 @@ class Quota(_message.Message):
     bytes_per_second: _builtins.int
     """Optional. The same for their size in bytes, as sent."""
     concurrent_asks: _builtins.int
-    """Optional. Questions whose answers are streamed at once, on each server."""
+    """Optional. Questions whose answers are streamed at once, of all servers together. Those of a
+    server that is killed count for 15 seconds more. Without Redis each server counts its own.
+    """
     concurrent_streams: _builtins.int
-    """Optional. Other streams at once, on each server."""
+    """Optional. The same for other streams."""
     sessions: _builtins.int
     """Optional. Sessions that exist, imports that are unfinished among them. A call that adds none,
     such as a repeated one, is not refused.

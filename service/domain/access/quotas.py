@@ -30,7 +30,7 @@ class Quota:
     #: Chunks that are appended, and their size in bytes as they are sent.
     chunks_per_second: int = 0
     bytes_per_second: int = 0
-    #: Questions that are answered, and other streams, at once on one server.
+    #: Questions that are answered, and other streams, at once.
     concurrent_asks: int = 0
     concurrent_streams: int = 0
     #: Sessions and memories that exist, and the content of all chunks in bytes of UTF-8.

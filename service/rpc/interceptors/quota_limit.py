@@ -1,12 +1,13 @@
 """Enforces the quotas of the tenant of each call."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 from service.domain.access.quotas import QuotaName
 from service.rpc.interceptors.base import Around, Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.usecases.access.call_slots import CallSlots
 from service.usecases.access.quotas import QuotaGuard
 
 _ASKS = frozenset({"Ask", "AskMany", "ResumeAnswer"})
@@ -26,9 +27,10 @@ class QuotaLimit(Around):
     What is stored is limited where it is added: a repeated call adds nothing.
     """
 
-    def __init__(self, guard: QuotaGuard) -> None:
+    def __init__(self, guard: QuotaGuard, slots: CallSlots) -> None:
         super().__init__()
         self._guard = guard
+        self._slots = slots
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
@@ -46,14 +48,11 @@ class QuotaLimit(Around):
         if name == "Append":
             amounts |= amounts_of(request.chunks)
         await self._guard.admit(tenant_id, amounts)
-        kind = None
-        if name in _ASKS or name in _STREAMS:
-            asks = name in _ASKS
-            kind = QuotaName.CONCURRENT_ASKS if asks else QuotaName.CONCURRENT_STREAMS
-        slot = (
-            nullcontext() if kind is None else self._guard.slot(tenant_id, kind, quota.limit(kind))
-        )
-        with slot:
+        if name not in _ASKS | _STREAMS:
+            yield
+            return
+        kind = QuotaName.CONCURRENT_ASKS if name in _ASKS else QuotaName.CONCURRENT_STREAMS
+        async with self._slots.slot(tenant_id, kind, quota.limit(kind)):
             yield
 
 

@@ -1,9 +1,7 @@
 """Reads, sets and enforces the quotas of tenants."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -102,7 +100,6 @@ class QuotaGuard:
             name: CachedLookups(partial(self._count, name), seconds=COUNT_SECONDS)
             for name in (QuotaName.SESSIONS, QuotaName.MEMORIES, QuotaName.STORED_BYTES)
         }
-        self._taken: Counter[tuple[UUID, QuotaName]] = Counter()
 
     def forget(self) -> None:
         """Reads quotas anew: this process has changed some."""
@@ -173,20 +170,6 @@ class QuotaGuard:
         if not limit or (await self._counts[name].find(str(tenant_id)) or 0) + FAR < limit:
             return unlimited
         return partial(_check_added, name=name, limit=limit)
-
-    @contextmanager
-    def slot(self, tenant_id: UUID, name: QuotaName, limit: int) -> Iterator[None]:
-        """Takes a slot of a tenant for one call. Raises Exhausted when there is none."""
-        key = (tenant_id, name)
-        if limit and self._taken[key] >= limit:
-            raise exceeded(name, limit)
-        self._taken[key] += 1
-        try:
-            yield
-        finally:
-            self._taken[key] -= 1
-            if not self._taken[key]:
-                del self._taken[key]
 
     async def _load(self, ids: Sequence[str]) -> Mapping[str, Quota]:
         tenants = [UUID(id) for id in ids]

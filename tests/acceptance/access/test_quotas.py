@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
@@ -14,13 +15,20 @@ from google.rpc import error_details_pb2
 import palimpsest
 from palimpsest import ResourceExhausted
 from palimpsest.v1 import access_service_pb2 as pb
-from palimpsest.v1 import chunks_pb2, memories_pb2, memory_service_pb2, session_service_pb2
+from palimpsest.v1 import (
+    chunks_pb2,
+    memories_pb2,
+    memory_service_pb2,
+    operation_service_pb2,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
 from service.rpc.interceptors import quota_limit
 from service.rpc.server import _REGISTER
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving
 from tests.support.access import Caller, Refused, connected, operator_key
-from tests.support.harness import Servers
+from tests.support.harness import Servers, api
 
 LIST = session_service_pb2.ListSessionsRequest()
 
@@ -228,11 +236,52 @@ async def test_memories_and_streams_are_limited(site: Site) -> None:
         with pytest.raises(ResourceExhausted) as found:
             await session.create_memory("more", schema_source="class N:\n    a: str\n")
         assert found.value.metadata["quota"] == "memories"
+        wait = operation_service_pb2.WaitOperationRequest(operation="0" * 64)
         async with session.producer("p") as producer:
             await producer.append("e")
             with pytest.raises(ResourceExhausted) as busy:
                 await anext(memory.watch())
             assert busy.value.metadata == {"quota": "concurrent_streams", "limit": "1"}
+            # Streams of all servers count together.
+            busy_there = await refused(site.second, "WaitOperation", wait)
+            assert busy_there.metadata == busy.value.metadata
+        # The server that had it reports its end.
+        while await is_refused(site.second, wait):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.prove
+async def test_streams_of_a_killed_server_count_no_more(
+    site: Site, url: str, servers: Servers
+) -> None:
+    await site.first.call("CreateSession", create("a"))
+    await site.set(concurrent_streams=1)
+    wait = operation_service_pb2.WaitOperationRequest(operation="0" * 64)
+    required = {"PALIMPSEST_AUTHENTICATION": "required", **servers.redis_settings()}
+    with api(url, **required) as (process, address):
+        async with grpc.aio.insecure_channel(address) as channel:
+            service = session_service_pb2_grpc.SessionServiceStub(channel)
+            key = ("authorization", f"Bearer {site.first.token}")
+            stream = service.AppendChunks(metadata=(key,))
+            opening = session_service_pb2.AppendChunksRequest.Open(
+                session="a", producer_id="p", epoch=1
+            )
+            await stream.write(session_service_pb2.AppendChunksRequest(open=opening))
+            await stream.read()
+            assert await is_refused(site.second, wait)
+            process.kill()
+            # What the server reported last is still valid.
+            assert await is_refused(site.second, wait)
+    # No server reports the end of the stream.
+    while await is_refused(site.second, wait):
+        await asyncio.sleep(0.1)
+
+
+async def is_refused(caller: Caller, request: Any) -> bool:
+    with pytest.raises(Refused) as found:
+        await caller.call("WaitOperation", request)
+    assert found.value.reason in ("QUOTA_EXHAUSTED", "OPERATION_NOT_FOUND")
+    return found.value.reason == "QUOTA_EXHAUSTED"
 
 
 async def test_only_operators_set_quotas_and_bad_ones_are_refused(site: Site) -> None:

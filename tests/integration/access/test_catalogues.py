@@ -38,6 +38,7 @@ REDIS_KEYS = {
     "pc:d:{}:{}": "a deployment of a model: how busy it is, without a text",
     "s:{}": "the end of such a key",
     "palimpsest:quota:{}:{}": "the id of a tenant",
+    "palimpsest:slots:{}:{}": "the id of a tenant",
     "pc:g:{}:seg": "a keyed hash over tenant, model and the beginning of a prompt",
 }
 

@@ -23,9 +23,9 @@ NAME = QuotaName.REQUESTS_PER_SECOND
 
 @pytest.fixture
 async def buckets(servers: Servers) -> AsyncIterator[SharedBuckets]:
-    made = SharedBuckets(RedisLink(servers.valkey.url, timeout_seconds=10))
-    yield made
-    await made.close()
+    link = RedisLink(servers.valkey.url, timeout_seconds=10)
+    yield SharedBuckets(link)
+    await link.close()
 
 
 async def seconds(redis: Redis) -> float:
@@ -96,7 +96,7 @@ async def test_a_server_measures_by_itself_while_redis_is_away() -> None:
     passed = [not await limits.take(tenant, NAME, rate=1, needed=1) for _ in range(3)]
     assert passed == [True, False, False]
     assert not link.is_reachable
-    await buckets.close()
+    await link.close()
 
 
 async def test_without_redis_nothing_is_shared() -> None:
