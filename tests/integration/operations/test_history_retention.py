@@ -46,11 +46,18 @@ def memories_over(database: Database) -> Memories:
     )
 
 
+async def complete(database: Database, admin: Sql) -> None:
+    """Writes the first state, and its digest, which `make` leaves out."""
+    first = use_cases()["prism"].first((await read(database)).spec)
+    for table in ("prism_base", "prism_value"):
+        await admin(f"UPDATE {table} SET value = %s", first.value)
+    await admin("UPDATE revision SET digest = %s", first.digest)
+
+
 async def built(database: Database, admin: Sql, encoding: Encoding = Encoding.IN_PLACE) -> None:
     """Makes a memory that changed eight times a day on five days, long ago."""
     await make(database, [f"chunk {number}" for number in range(REVISIONS)], encoding=encoding)
-    await admin("UPDATE prism_base SET value = '{\"topics\":{}}'")
-    await admin("UPDATE prism_value SET value = '{\"topics\":{}}'")
+    await complete(database, admin)
     await prism_method(database, Script(reply=topics)).drain(ITEM)
     if encoding is not Encoding.ADAPTIVE:
         assert (await read(database)).revision == REVISIONS
@@ -257,8 +264,7 @@ async def test_edits_of_lists_are_thinned_to_the_same_bytes(database: Database, 
     await make(
         database, [], schema_source="class N:\n    items: list[str]\n", encoding=Encoding.IN_PLACE
     )
-    await admin("UPDATE prism_base SET value = '{\"items\":[]}'")
-    await admin("UPDATE prism_value SET value = '{\"items\":[]}'")
+    await complete(database, admin)
     editor = Editor(database, memories_over(database), Limits())
     target = Target(session="s", memory="m")
     for number in range(24):
