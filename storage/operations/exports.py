@@ -29,6 +29,8 @@ class MemoryCut:
     created_at: datetime
     #: What it is to read again.
     reread_positions: Sequence[int] | None = None
+    #: Where a tree is closed, or is to be; None: it is not.
+    seal_position: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,7 @@ SELECT session_key, %(export)s::uuid, tenant_id, head, jsonb_build_object(
         SELECT jsonb_agg(jsonb_build_object(
             'name', name, 'kind', kind, 'revision', revision, 'status', status,
             'applied_position', applied_position, 'created_at', created_at,
-            'reread_positions', reread_positions
+            'reread_positions', reread_positions, 'seal_position', seal_position
         ) ORDER BY name COLLATE "C")
         FROM memory m WHERE m.session_key = s.session_key), '[]'),
     'thinned', coalesce((
@@ -163,7 +165,9 @@ SELECT s.incarnation = %(incarnation)s AND %(redactions)s = (
     SELECT count(*) FROM redaction r WHERE r.session_key = s.session_key
 ) AND (%(memory)s::uuid IS NULL OR EXISTS (
     SELECT FROM memory m WHERE m.session_key = s.session_key AND m.memory_id = %(memory)s
-        AND m.created_at = %(made)s AND m.thinned_revision = %(thinned)s))
+        AND m.created_at = %(made)s AND m.thinned_revision = %(thinned)s
+        AND NOT EXISTS (SELECT FROM revision r WHERE r.session_key = m.session_key
+            AND r.memory_id = m.memory_id AND r.revision = %(revision)s AND r.set_aside)))
 FROM session s WHERE s.session_key = %(session)s
 """
 
@@ -171,7 +175,8 @@ FROM session s WHERE s.session_key = %(session)s
 async def is_there(tx: Transaction, cut: ExportCut, memory: str) -> bool:
     """Returns whether the session is the same as at the cut, and the memory if one is named.
 
-    It is not once chunks of it were redacted, or the memory was thinned.
+    It is not once chunks of it were redacted, or the memory was thinned or
+    taken back by a quarantine: rows that were not read yet are gone.
     """
     values = {
         "session": cut.session_key,
@@ -180,6 +185,7 @@ async def is_there(tx: Transaction, cut: ExportCut, memory: str) -> bool:
         "memory": memory_id(cut.session_key, memory) if memory else None,
         "made": cut.memories[memory].created_at if memory else None,
         "thinned": cut.thinned.get(memory, 0),
+        "revision": cut.memories[memory].revision if memory else None,
     }
     rows = await tx.fetch(_UNCHANGED, values, prepare=None)
     return bool(rows and rows[0][0])
@@ -311,7 +317,11 @@ async def read(
 
 def cursor_of(row: Mapping[str, Any], memory: MemoryCut) -> Mapping[str, Any]:
     """Returns the cursor of a memory as of the cut, from its row by now."""
-    row = {**row, "reread_positions": memory.reread_positions}
+    row = {
+        **row,
+        "reread_positions": memory.reread_positions,
+        "seal_position": memory.seal_position,
+    }
     if row["revision"] == memory.revision:
         # A step may fail for good without a revision.
         return {**row, "status": memory.status}

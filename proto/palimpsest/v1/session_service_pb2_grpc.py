@@ -196,7 +196,8 @@ class SessionServiceServicer(object):
         whose SHA-256 covers all lines before it. A stream that was interrupted continues after
         any check with `resume`. The session remembers that it was exported. It ends with
         ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
-        of it are redacted, meanwhile.
+        of it are redacted, meanwhile, or when a memory's history is thinned or a quarantine takes
+        a tree or state back.
         Safety: writes the record of the export and nothing else; each call without `resume`
         is another export; not destructive.
         """

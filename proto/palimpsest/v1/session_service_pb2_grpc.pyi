@@ -91,7 +91,8 @@ class SessionServiceStub:
     whose SHA-256 covers all lines before it. A stream that was interrupted continues after
     any check with `resume`. The session remembers that it was exported. It ends with
     ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
-    of it are redacted, meanwhile.
+    of it are redacted, meanwhile, or when a memory's history is thinned or a quarantine takes
+    a tree or state back.
     Safety: writes the record of the export and nothing else; each call without `resume`
     is another export; not destructive.
     """
@@ -291,7 +292,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     whose SHA-256 covers all lines before it. A stream that was interrupted continues after
     any check with `resume`. The session remembers that it was exported. It ends with
     ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
-    of it are redacted, meanwhile.
+    of it are redacted, meanwhile, or when a memory's history is thinned or a quarantine takes
+    a tree or state back.
     Safety: writes the record of the export and nothing else; each call without `resume`
     is another export; not destructive.
     """
@@ -524,7 +526,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         whose SHA-256 covers all lines before it. A stream that was interrupted continues after
         any check with `resume`. The session remembers that it was exported. It ends with
         ABORTED (EXPORT_CHANGED) when the session, or one of its memories, is deleted, or chunks
-        of it are redacted, meanwhile.
+        of it are redacted, meanwhile, or when a memory's history is thinned or a quarantine takes
+        a tree or state back.
         Safety: writes the record of the export and nothing else; each call without `resume`
         is another export; not destructive.
         """

@@ -215,6 +215,6 @@ def _unknown(session: str) -> NotFound:
 def _changed() -> Conflict:
     return Conflict(
         Reason.EXPORT_CHANGED,
-        "the session, or one of its memories, was deleted during the export, or chunks were"
-        " redacted: begin a new one",
+        "the session, or one of its memories, was deleted or taken back during the export, or"
+        " chunks were redacted: begin a new one",
     )

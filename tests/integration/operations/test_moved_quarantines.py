@@ -5,9 +5,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from service.app.kinds import use_cases
+from service.domain.values.errors import Conflict
+from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.operations.exporting import Exporter
 from storage.engine.database import Database
+from tests.integration.access import test_quarantined_kinds
 from tests.integration.access.test_quarantine import drain, poisoned, quarantine, said
 from tests.integration.operations.test_retention import admin as admin
 from tests.integration.operations.test_retention import age, retain, run, texts
@@ -59,6 +62,32 @@ async def test_the_cursor_is_that_of_the_cut(database: Database, admin: Sql) -> 
     file = header + b"".join([part async for part in parts])
     await imported(database, file, "copy")
     assert await again(database, "copy") == [1, 3]
+
+
+async def during(database: Database, change: Callable[[], Awaitable[object]]) -> bytes:
+    """Returns an export during which something changes."""
+    parts = Exporter(database).export(DEFAULT_TENANT, "s")
+    header = await anext(parts)
+    await change()
+    return header + b"".join([part async for part in parts])
+
+
+@pytest.mark.parametrize("kind", ["state", "tree"])
+async def test_a_memory_that_is_taken_back_ends_its_export(database: Database, kind: str) -> None:
+    await test_quarantined_kinds.poisoned(database, kind)
+    with pytest.raises(Conflict) as refused:
+        await during(database, lambda: quarantine(database))
+    assert refused.value.reason is Reason.EXPORT_CHANGED
+    assert await exported(database, "s")
+
+
+async def test_a_tree_that_is_closed_during_an_export_is_open_in_it(
+    database: Database, admin: Sql
+) -> None:
+    await test_quarantined_kinds.poisoned(database, "tree")
+    file = await during(database, lambda: admin("UPDATE memory SET seal_position = 2"))
+    (cursor,) = [one for one in file.splitlines() if b'"record":"cursor"' in one]
+    assert b"seal_position" not in cursor
 
 
 async def test_chunks_that_are_to_be_read_again_do_not_expire(
