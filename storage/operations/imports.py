@@ -374,13 +374,10 @@ SELECT %(session)s, %(memory)s, %(tenant)s, %(revision)s, %(value)s, (
 
 async def set_cursor(
     tx: Transaction, session_key: UUID, memory_id: UUID, row: Mapping[str, Any]
-) -> bool:
-    """Writes how far a memory is; False when there is no such memory."""
+) -> None:
+    """Writes how far a memory is."""
     values = {**row, "session": session_key, "memory": memory_id}
-    try:
-        return bool(await tx.execute(_SET_CURSOR, values, prepare=None))
-    except psycopg.DataError as error:
-        raise RowsRefused(error.diag.message_primary or "a value is invalid") from error
+    await _run(tx, _SET_CURSOR, values)
 
 
 async def set_value(

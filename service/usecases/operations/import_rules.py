@@ -13,7 +13,8 @@ from service.domain.operations import retention
 from service.domain.operations.transfer import records
 from service.domain.operations.transfer.blocks import Block, FileInvalid, values_of
 from service.domain.operations.transfer.records import RecordKind
-from service.domain.values.memory_specs import DefaultMemory, MemorySpec
+from service.domain.tree.spec import TreeSpec
+from service.domain.values.memory_specs import DefaultMemory, MemorySpec, MemoryStatus
 from service.usecases.log.room import FindRoom, find_unlimited
 from storage.operations import imports
 
@@ -126,6 +127,18 @@ def check_answer(number: int, row: Mapping[str, Any]) -> None:
     """Raises FileInvalid for an answer that workers would still answer."""
     if row["status"] == "pending":
         raise FileInvalid(number, "the answer is pending, and only complete ones are imported")
+
+
+def check_cursor(number: int, row: Mapping[str, Any], kind: str, head: int) -> None:
+    """Raises FileInvalid for a cursor that no memory of the kind can have in a log of `head`."""
+    closed, again = row["seal_position"], row["reread_positions"] or []
+    is_sealed = row["status"] == MemoryStatus.SEALED
+    if kind != TreeSpec.kind and (closed is not None or is_sealed):
+        raise FileInvalid(number, "only a tree is closed")
+    if (is_sealed and closed is None) or (closed is not None and not 0 <= closed <= head):
+        raise FileInvalid(number, "it is closed at no position of the log")
+    if again != sorted(set(again)) or not all(1 <= one <= head for one in again):
+        raise FileInvalid(number, "what it is to read again is no list of positions")
 
 
 def _is_metadata(value: Any) -> bool:

@@ -39,6 +39,7 @@ from service.usecases.operations.import_rules import (
     RecordRun,
     amounts_of,
     check_answer,
+    check_cursor,
     check_session,
     checked_chunk,
     runs_of,
@@ -348,10 +349,12 @@ class ImportRun:
         self, tx: Transaction, number: int, name: str, row: Mapping[str, Any]
     ) -> None:
         of = memory_id(self._key, name)
-        if not await imports.set_cursor(tx, self._key, of, row):
-            raise FileInvalid(number, f"there is no memory {name[:60]!r}")
         stored = await memories.get(tx, self._key, of)
-        if stored is None or not isinstance(stored.spec, PrismSpec):
+        if stored is None:
+            raise FileInvalid(number, f"there is no memory {name[:60]!r}")
+        check_cursor(number, row, stored.kind, self._stored.head)
+        await imports.set_cursor(tx, self._key, of, row)
+        if not isinstance(stored.spec, PrismSpec):
             return
         try:
             found = await states.read_nearest(tx, self._key, of, row["revision"])

@@ -325,6 +325,18 @@ FORGED: dict[str, Callable[[dict[str, object]], object]] = {
     "kind": lambda r: r.update(kind="counter") if r["record"] == "memory" else None,
     "cursor": lambda r: r.update(revision=999) if r["record"] == "cursor" else None,
     "status": lambda r: r.update(status="broken") if r["record"] == "cursor" else None,
+    "closed prism": lambda r: (
+        r.update(seal_position=1) if r["record"] == "cursor" and r.get("memory") == "p" else None
+    ),
+    "closed after the log": lambda r: (
+        r.update(seal_position=10**12)
+        if r["record"] == "cursor" and r.get("memory") == "t"
+        else None
+    ),
+    "closed nowhere": lambda r: (
+        r.update(status="sealed") if r["record"] == "cursor" and r.get("memory") == "t" else None
+    ),
+    "read again": lambda r: r.update(reread_positions=[3, 2]) if r["record"] == "cursor" else None,
     "node": lambda r: r.update(text_tokens=1) if r["record"] == "node" else None,
     "range": lambda r: r.update(end_position=10**12) if r["record"] == "node" else None,
     "vector": lambda r: r.update(text="forged") if r["record"] == "vector" else None,
