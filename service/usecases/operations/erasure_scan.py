@@ -32,7 +32,8 @@ _KEPT: Mapping[ErasureKind, frozenset[str]] = {
     # Its name is in operations that were begun, for 30 days.
     ErasureKind.MEMORY: _RECORDS | {"operation"},
     ErasureKind.CHUNKS: _RECORDS,
-    ErasureKind.TENANT: _RECORDS | {"tenant", "tenant_key"},
+    # The end of its audit log, and the time of workers that it has had.
+    ErasureKind.TENANT: _RECORDS | {"tenant", "tenant_key", "audit_head", "tenant_turn"},
 }
 
 

@@ -308,6 +308,20 @@ def test_a_plain_dump_is_read_from_a_file(tmp_path: Path) -> None:
             scanner().dump("broken", io.BytesIO(broken))
 
 
+def test_what_stays_of_a_deleted_tenant_is_not_left(tmp_path: Path) -> None:
+    deleted = replace(an_erasure(), kind=ErasureKind.TENANT, target_session=None, target_item=None)
+    receipt = sign(body_of(deleted), bytes(32))
+    stays = ("tenant", "tenant_key", "audit_event", "audit_head", "erasure", "tenant_turn")
+    dump = tmp_path / "dump.sql"
+    for tables, left in ((stays, {}), ((*stays, "api_key"), {"api_key: rows": 1})):
+        rows = "".join(
+            f"COPY public.{one} (tenant_id) FROM stdin;\n{DEFAULT_TENANT}\n\\.\n" for one in tables
+        )
+        log = "COPY public.chunk (session_key) FROM stdin;\n\\.\n"
+        dump.write_text(f"{rows}{log}-- PostgreSQL database dump complete\n")
+        assert scanned(verify(receipt, None, ScanTargets(dump=dump)))[str(dump)].left == left
+
+
 def test_a_dump_that_fails_says_why() -> None:
     with (
         pytest.raises(CannotScan, match="pg_dump failed: no output"),
