@@ -999,7 +999,7 @@ class ListAuditEventsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """Optional. Empty: the tenant of the credentials."""
+    """Optional. Empty: the tenant of the credentials. Of a deleted tenant its `tenant_uid`."""
     action: _builtins.str
     """Optional. An action, or the beginning of several: `key.` for all that is about keys."""
     session: _builtins.str

@@ -31,8 +31,8 @@ class AuditLog:
         self, tenant: str, wanted: AuditFilter, *, after: int, newest_first: bool, limit: int
     ) -> AuditPage:
         """Returns up to `limit` events after one, as of one moment. Raises NotFound."""
-        target = await self._tenants.target(tenant)
-        async with self._database.snapshot(target.tenant_id, name="audit") as tx:
+        tenant_id = await self._tenants.target_id(tenant)
+        async with self._database.snapshot(tenant_id, name="audit") as tx:
             events = await audit.list_events(
                 tx, wanted, after=after, newest_first=newest_first, limit=limit
             )

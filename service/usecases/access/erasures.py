@@ -7,7 +7,7 @@ from uuid import UUID
 
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.access.identity import current_identity
-from service.domain.access.keys import StoredTenant, is_operator, require_operator
+from service.domain.access.keys import StoredTenant, require_operator
 from service.domain.log.erasures import Erasure, ErasureKind, ErasureRequest
 from service.domain.log.receipts import Receipt, body_of
 from service.domain.values.errors import FailedPrecondition, NotFound
@@ -50,7 +50,7 @@ class Erasures:
         self, tenant: str, after: tuple[datetime, UUID] | None, limit: int
     ) -> ErasurePage:
         """Returns up to `limit` erasures after one, oldest first. Raises NotFound."""
-        tenant_id = await self._target(tenant)
+        tenant_id = await self._tenants.target_id(tenant)
         async with self._database.transaction(tenant_id, name="erasures") as tx:
             found = await erasures.list_after(tx, after, limit)
             keys = await erasures.keys(tx)
@@ -61,7 +61,7 @@ class Erasures:
 
         Raises NotFound, FailedPrecondition.
         """
-        tenant_id = await self._target(tenant)
+        tenant_id = await self._tenants.target_id(tenant)
         async with self._database.transaction(tenant_id, name="erasures") as tx:
             found = await erasures.find(tx, UUID(erasure))
             keys = await erasures.keys(tx)
@@ -120,21 +120,6 @@ class Erasures:
             assert made is not None, "it was written just now"
             await store_result(await as_tenant(tx, identity.tenant_id), made)
         return made
-
-    async def _target(self, tenant: str) -> UUID:
-        """Returns the tenant of a name; for operators also a deleted one, by the service's id."""
-        if is_operator(current_identity()) and (deleted := _uid(tenant)) is not None:
-            async with self._database.sweeping(name="erasures") as tx:
-                if await tenant_removal.find_deleted(tx, deleted):
-                    return deleted
-        return (await self._tenants.target(tenant)).tenant_id
-
-
-def _uid(tenant: str) -> UUID | None:
-    try:
-        return UUID(tenant)
-    except ValueError:
-        return None
 
 
 def _not_complete(erasure: str, cause: str, said: str) -> FailedPrecondition:

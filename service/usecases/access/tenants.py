@@ -21,6 +21,7 @@ from storage.access import audit, tenants
 from storage.access.tenants import TenantChange
 from storage.engine.database import OF_TENANT, Database, Transaction
 from storage.log import retention_turns
+from storage.operations import tenant_removal
 
 
 class Tenants:
@@ -52,6 +53,17 @@ class Tenants:
         if found is None:
             raise tenant_not_found(name)
         return found
+
+    async def target_id(self, name: str) -> UUID:
+        """Returns the tenant's id as `target` does; of a deleted one, for operators, by that id.
+
+        Its audit log and its erasures stay. Raises NotFound.
+        """
+        if is_operator(current_identity()) and (deleted := _uid(name)) is not None:
+            async with self._database.sweeping(name="tenants") as tx:
+                if await tenant_removal.find_deleted(tx, deleted):
+                    return deleted
+        return (await self.target(name)).tenant_id
 
     async def create(
         self, name: str, *, display_name: str, is_suspended: bool, retention: Retention = NO_POLICY
@@ -105,6 +117,13 @@ class Tenants:
             await _store(tx, identity, made)
         self._changed()
         return made
+
+
+def _uid(tenant: str) -> UUID | None:
+    try:
+        return UUID(tenant)
+    except ValueError:
+        return None
 
 
 def _actions(before: StoredTenant, after: StoredTenant) -> Sequence[AuditAction]:

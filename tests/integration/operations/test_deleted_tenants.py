@@ -24,6 +24,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
+from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.keys import Keys
 from service.usecases.access.tenants import Tenants
@@ -33,7 +34,6 @@ from service.usecases.operations.erasure_journal import ErasureJournal
 from service.usecases.operations.importing import Importer
 from service.usecases.operations.signing import check_signature
 from service.usecases.operations.tenant_removal import TenantRemover
-from storage.access import audit
 from storage.access.audit import AuditFilter
 from storage.engine.database import Database
 from storage.operations import tenant_removal
@@ -41,6 +41,7 @@ from tests.integration.support.scripted import CONFIG
 
 #: What stays of a deleted tenant.
 KEPT = {"tenant", "audit_event", "audit_head", "erasure", "tenant_key"}
+EVERYTHING = AuditFilter(action="", session="", principal="", first_time=None, last_time=None)
 TABLES = """
 SELECT c.relname FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
     AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id')
@@ -120,13 +121,12 @@ async def test_a_deleted_tenant_leaves_its_receipt_and_its_audit_log(
     page = await erasures_of(database).page(str(tenant), None, 100)
     assert len(page.erasures) == 26
     assert page.public_key == receipt.public_key
+    wanted = replace(EVERYTHING, action="tenant.delete")
+    log = AuditLog(database, Tenants(database))
+    found = await log.page(str(tenant), wanted, after=0, newest_first=False, limit=9)
+    assert [one.entry.target for one in found.events] == [name]
     async with database.transaction(tenant) as tx:
-        wanted = AuditFilter(
-            action="tenant.delete", session="", principal="", first_time=None, last_time=None
-        )
-        events = await audit.list_events(tx, wanted, after=0, newest_first=False, limit=9)
         ((said,),) = await tx.fetch("SELECT display_name FROM tenant")
-    assert [one.entry.target for one in events] == [name]
     assert said == ""
     assert await rows(database, other) == before, "the twin stays"
     with pytest.raises(NotFound):
@@ -214,6 +214,9 @@ async def test_only_operators_delete_tenants_and_read_what_is_left_of_them(
             with pytest.raises(NotFound) as caught:
                 await erasures_of(database).receipt(tenant_name, str(made.erasure_id))
             assert caught.value.reason is Reason.TENANT_NOT_FOUND
+            log = AuditLog(database, Tenants(database))
+            with pytest.raises(NotFound):
+                await log.page(tenant_name, EVERYTHING, after=0, newest_first=False, limit=9)
     with acting_as(replace(admin, tenant_id=DEFAULT_TENANT)), pytest.raises(NotFound) as caught:
         await erasures_of(database).receipt("", str(made.erasure_id))
     assert caught.value.reason is Reason.ERASURE_NOT_FOUND
