@@ -18,6 +18,7 @@ NAMES = (
     "defaults",
     "fairness",
     "growth",
+    "history",
     "index",
     "isolation",
     "kv",

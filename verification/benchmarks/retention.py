@@ -92,7 +92,7 @@ async def _measure(servers: Servers, url: str, rows: int, seconds: float) -> dic
         sql.execute(_FILL, values)
         sql.execute(_YOUNG, {**values, "old": 0})
         sql.execute("VACUUM FULL ANALYZE chunk, chunk_word, call")
-        appends = _Appends(database)
+        appends = Appends(database)
         done = 0
         async with asyncio.TaskGroup() as group:
             running = group.create_task(appends.appender.run())
@@ -137,7 +137,7 @@ def _number(sql: Any, query: str) -> float:
     return float(number)
 
 
-class _Appends:
+class Appends:
     """A client that appends one chunk after the other, to both sessions in turn."""
 
     def __init__(self, database: Database) -> None:
