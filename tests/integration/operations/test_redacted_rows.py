@@ -1,5 +1,6 @@
 """What a redaction removes that no provenance connects with a chunk: by time, and by positions."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,9 +11,11 @@ import pytest
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.log import sessions
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.operations import redacting
 from service.usecases.operations.redacting import RedactionRequest, Redactor
 from storage.engine.database import Database
 from storage.log.selecting import Selection
+from storage.operations.derived import RedactionRemoval
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, Script, make, prism_method
 from tests.integration.support.stored_answers import store_question
 from tests.integration.support.writing import append_texts, drop_wake_ups
@@ -147,6 +150,43 @@ async def test_texts_of_requests_letters_and_operations_are_emptied_by_time(rows
     ]
     assert rows.read("SELECT index_failure || words_failure FROM session") == [""]
     assert not any(rows.read("SELECT comment FROM revision"))
+
+
+async def test_vectors_of_redacted_chunks_are_deleted_at_once(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.change(
+        "INSERT INTO chunk_vector (session_key, tenant_id, position, part, model, from_character,"
+        " to_character, embedding) SELECT session_key, tenant_id, position, part, 'm', 0, 1, '{1}'"
+        " FROM chunk, generate_series(0, 1) AS part"
+    )
+    monkeypatch.setattr(redacting, "OWN_BATCHES", 0)
+    await rows.redact()
+    assert rows.read("SELECT DISTINCT position FROM chunk_vector ORDER BY 1") == [1, 2, 4]
+
+
+async def test_a_removal_waits_for_calls_that_are_being_recorded(
+    rows: Rows, url: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redacting, "OWN_BATCHES", 0)
+    await rows.redact()
+    (redaction,) = rows.read("SELECT redaction_id FROM redaction")
+    removal = RedactionRemoval(session_key=KEY, redaction_id=redaction)
+    with psycopg.connect(servers.as_superuser(url)) as other:
+        # As the ledger does, which saw the memory before it was redacted.
+        other.execute("SELECT FROM session FOR KEY SHARE")
+        other.execute(
+            "INSERT INTO call SELECT (jsonb_populate_record(c, jsonb_build_object('call_id',"
+            " gen_random_uuid(), 'reply', 'zanzibar', 'key', '\\x01'))).* FROM call c LIMIT 1"
+        )
+        removing = asyncio.create_task(
+            redacting.remove_redacted(rows.database, DEFAULT_TENANT, removal)
+        )
+        while not removing.done() and not rows.read("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.01)
+        other.commit()
+    assert await removing is not None
+    assert not [one for one in rows.read("SELECT reply FROM call") if one and SECRET in one]
 
 
 async def test_what_the_receipt_needs_is_recorded(rows: Rows) -> None:
