@@ -1,7 +1,8 @@
 """Selects chunks to be redacted, page by page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
@@ -28,9 +29,6 @@ class Selection:
     is_exact: bool = False
 
 
-_IN_RANGES = """EXISTS (
-    SELECT FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) AS r (first, last)
-    WHERE c.position BETWEEN r.first AND r.last)"""
 _PAGE = f"""
 SELECT {CHUNK_COLUMNS} FROM chunk c
 WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
@@ -43,18 +41,33 @@ async def select(
     tx: Transaction, session_key: UUID, selection: Selection, *, after: int, upto: int
 ) -> tuple[Page, int]:
     """Returns chunks after a position that may be meant, and up to where they are complete."""
+    if selection.ranges:
+        # Named ones: what is between them is not read.
+        wanted = list(islice(_positions(selection.ranges, after, upto), PAGE_CHUNKS))
+        complete = wanted[-1] if len(wanted) == PAGE_CHUNKS else upto
+    else:
+        wanted, complete = [], None
     values = {
         "session": session_key,
         "after": after,
         "upto": upto,
-        "firsts": [first for first, _ in selection.ranges],
-        "lasts": [last for _, last in selection.ranges],
+        "positions": wanted,
         "thread": selection.thread,
         "source": selection.source,
     }
     statement = _PAGE.format(which=_which(selection))
     page = [stored_of(row) for row in await tx.fetch(statement, values, prepare=False)]
-    return page, page[-1].position if len(page) == PAGE_CHUNKS else upto
+    if complete is None:
+        complete = page[-1].position if len(page) == PAGE_CHUNKS else upto
+    return page, complete
+
+
+def _positions(ranges: Sequence[tuple[int, int]], after: int, upto: int) -> Iterator[int]:
+    """Yields each position of the ranges once, in ascending order."""
+    for first, last in sorted(ranges):
+        for position in range(max(first, after + 1), min(last, upto) + 1):
+            yield position
+            after = position
 
 
 _WITH_CONTENT = """
@@ -77,7 +90,7 @@ async def with_content(
 
 def _which(selection: Selection) -> str:
     if selection.ranges:
-        return _IN_RANGES
+        return "c.position = ANY(%(positions)s::bigint[])"
     if selection.thread:
         return "c.thread = %(thread)s"
     return "c.source = %(source)s" if selection.source else "true"
