@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from uuid import uuid4
@@ -143,6 +144,23 @@ def requested(*texts: str) -> Submission:
         chunks=tuple(replace(chunk, sequence=0) for chunk in sent.chunks),
         request=Request(request_id="r", digest=digest),
     )
+
+
+async def test_a_step_of_an_agent_loses_each_of_its_parts(database: Database) -> None:
+    step = Chunk(
+        kind=ChunkKind.STEP,
+        observed_first=True,
+        occurred_at=datetime(2026, 11, 27, tzinfo=UTC),
+        observation="zanzibar seen",
+        thought="zanzibar thought",
+        action="zanzibar done",
+    )
+    await append_chunks(database, "s", [step])
+    await redact(database, [1])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        (read,) = await chunks.read(tx, KEY, 0, 10)
+    assert read.chunk == Chunk(kind=ChunkKind.STEP, observed_first=None, is_redacted=True)
+    assert "zanzibar" not in await everything(database, "chunk")
 
 
 async def test_a_request_that_comes_again_is_recognised_after_two_redactions(
