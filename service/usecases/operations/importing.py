@@ -45,7 +45,7 @@ from service.usecases.operations.import_rules import (
     runs_of,
 )
 from service.usecases.operations.verify import verify_memory
-from service.usecases.tree.kind import imported_words
+from service.usecases.tree.kind import LeafTexts
 from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import Violated
@@ -321,6 +321,7 @@ class ImportRun:
         """
         of = memory_id(self._key, run.memory)
         numbered, end = list(run.numbered()), await imports.end_of_leaves(tx, self._key, of)
+        texts = LeafTexts(tx, self._key)
         for begin in range(0, len(numbered), PAGE_NODES):
             page = numbered[begin : begin + PAGE_NODES]
             for number, row in page:
@@ -330,7 +331,7 @@ class ImportRun:
                     end = TextOffset(row["end_position"], row["end_offset"])
                     if start != before or end <= start:
                         raise FileInvalid(number, "it does not go on where the leaf before ended")
-                    row["leaf"] = await imported_words(tx, self._key, start, end)
+                    row["leaf"] = await texts.words(start, end)
             await imports.insert(tx, self._key, run.kind, [row for _, row in page], memory_id=of)
 
     def _owned(self, kind: RecordKind, row: Mapping[str, Any]) -> dict[str, Any]:

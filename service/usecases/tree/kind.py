@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.access.trust import Trust
+from service.domain.log.chunks import LoggedChunk
 from service.domain.operations.verifying.tree import TreeCheck
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.search.entries import WrittenEntry
@@ -49,7 +50,7 @@ class TreeUseCases(KindUseCases):
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""
         key = (stored.session_key, stored.memory_id)
-        chain = RevisionChain(tx, stored)
+        chain, texts = RevisionChain(tx, stored), LeafTexts(tx, stored.session_key)
         check = TreeCheck(trees.digest, TreeSpec.of(stored).max_children)
         levels = [
             RowsAhead(verifying.nodes(tx, *key, level))
@@ -63,7 +64,7 @@ class TreeUseCases(KindUseCases):
                 yield difference
             for node in nodes:
                 if node.level == 0:
-                    tokens, has_words = await _text_under(tx, key, node)
+                    tokens, has_words = await _text_under(texts, key, node)
                     for difference in check.leaf(node, tokens, has_words=has_words):
                         yield difference
         for difference in check.finish(is_sealed=stored.status == "sealed"):
@@ -76,39 +77,65 @@ class _Withheld(Exception):
     """A source within a leaf is blocked."""
 
 
+class LeafTexts:
+    """Reads the texts of leaves, one after another.
+
+    It keeps the last chunk that was read, since a chunk may have thousands of leaves.
+    """
+
+    def __init__(self, tx: Transaction, session_key: UUID) -> None:
+        self.tx = tx
+        self.session_key = session_key
+        self._last: LoggedChunk | None = None
+
+    async def words(self, start: TextOffset, end: TextOffset) -> str:
+        """Returns the text of an imported leaf whose words are indexed; empty: there is none."""
+        try:
+            text = await _text(self, start, end)
+        except _Withheld:
+            return ""
+        return "" if text is None else trees.indexed(text)
+
+    async def chunks(self, after: int, limit: int) -> Sequence[LoggedChunk]:
+        """Returns up to `limit` chunks after a position."""
+        if limit == 1 and self._last is not None and self._last.position == after + 1:
+            return [self._last]
+        page = await chunks.read(self.tx, self.session_key, after, limit)
+        self._last = page[-1] if page else None
+        return page
+
+
 async def _text_under(
-    tx: Transaction, key: tuple[UUID, UUID], leaf: Node
+    texts: LeafTexts, key: tuple[UUID, UUID], leaf: Node
 ) -> tuple[int | None, bool]:
     """Returns the tokens of a leaf's text, and whether the words that are stored are its own.
 
     None when the log has no such places.
     """
     try:
-        text = await _text(tx, key[0], leaf.start, leaf.end)
+        text = await _text(texts, leaf.start, leaf.end)
     except _Withheld:
         # It was made from what was not withheld then, which is not stored.
         return leaf.text_tokens, True
     if text is None:
         return None, False
-    same = await verifying.has_words(tx, *key, leaf.number, trees.indexed(text))
+    same = await verifying.has_words(texts.tx, *key, leaf.number, trees.indexed(text))
     return estimate_tokens(text), same
 
 
-async def _text(
-    tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
-) -> str | None:
+async def _text(texts: LeafTexts, start: TextOffset, end: TextOffset) -> str | None:
     """Returns the text from `start` to before `end`; None when the log has no such offsets.
 
     None also for more than any leaf has, which is not read to its end.
     """
-    expired = await chunk_retention.expired_position(tx, session_key) or 0
+    expired = await chunk_retention.expired_position(texts.tx, texts.session_key) or 0
     if start.position <= expired:
         raise _Withheld
     pieces: list[SegmentPiece] = []
     after, size = start.position - 1, 0
     while after < end.last_position:
         limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
-        page = await chunks.read(tx, session_key, after, limit)
+        page = await texts.chunks(after, limit)
         if any(one.trust is Trust.BLOCKED for one in page):
             raise _Withheld
         for logged in page:
@@ -128,17 +155,6 @@ async def _text(
             return None
         after += limit
     return joined(pieces)
-
-
-async def imported_words(
-    tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
-) -> str:
-    """Returns the text of an imported leaf whose words are indexed; empty: there is none."""
-    try:
-        text = await _text(tx, session_key, start, end)
-    except _Withheld:
-        return ""
-    return "" if text is None else trees.indexed(text)
 
 
 class TreeValues(ValueReader):

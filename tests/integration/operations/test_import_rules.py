@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -28,7 +29,7 @@ from service.usecases.access.quotas import QuotaGuard
 from service.usecases.access.rate_limits import RateLimits
 from service.usecases.operations.import_rules import ImportRules
 from service.usecases.operations.importing import Importer
-from service.usecases.tree.kind import imported_words
+from service.usecases.tree.kind import LeafTexts
 from storage.access import quotas
 from storage.engine.database import Database, Transaction
 from storage.log import chunks
@@ -245,9 +246,8 @@ async def test_leaves_that_overlap_are_refused(database: Database, ranges: list[
     await refused(database, *before, *revisions, *leaves, said=said, head=3, memories=1)
 
 
-async def test_the_log_under_a_forged_leaf_is_not_read_to_its_end(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes the positions after which chunks are read."""
     read: list[int] = []
 
     async def noted(tx: Transaction, key: UUID, after: int, limit: int) -> Any:
@@ -256,9 +256,31 @@ async def test_the_log_under_a_forged_leaf_is_not_read_to_its_end(
 
     read_chunks = chunks.read
     monkeypatch.setattr(chunks, "read", noted)
+    return read
+
+
+async def test_the_log_under_a_forged_leaf_is_not_read_to_its_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = noted_reads(monkeypatch)
     log = [chunk(one, text="x" * 60_000) for one in range(1, 301)]
     await send(database, [SESSION, PRODUCER], log, head=300)
     async with database.transaction(DEFAULT_TENANT) as tx:
         key = session_key(DEFAULT_TENANT, "copy")
-        assert await imported_words(tx, key, TextOffset(1), TextOffset(301)) == ""
+        assert await LeafTexts(tx, key).words(TextOffset(1), TextOffset(301)) == ""
     assert read == [0]
+
+
+async def test_a_chunk_of_many_leaves_is_read_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = noted_reads(monkeypatch)
+    await send(database, [SESSION, PRODUCER, chunk(1, text="abc"), chunk(2, text="de")], head=2)
+    found = []
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        texts = LeafTexts(tx, session_key(DEFAULT_TENANT, "copy"))
+        offsets = [TextOffset(1), TextOffset(1, 1), TextOffset(1, 2), TextOffset(2, 1)]
+        for start, end in pairwise([*offsets, TextOffset(3)]):
+            found.append(await texts.words(start, end))
+    assert found == ["a", "b", "cd", "e"]
+    assert read == [0, 0]
