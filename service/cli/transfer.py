@@ -45,11 +45,23 @@ async def export(
     file. The file has all texts as they are; only its owner may read it.
     """
     if output:
+        written = 0
+
+        def show_written(progress: TransferProgress) -> None:
+            nonlocal written
+            written = progress.lines
+            _show_progress(progress)
+
         try:
-            await session.export(output, progress=_show_progress)
-        except (OSError, ValueError) as error:
-            raise CommandError(f"cannot write {output}: {error}") from error
-        say(f"session {session.id!r} is exported to {output}")
+            await session.export(output, progress=show_written)
+        except OSError as error:
+            raise CommandError(f"cannot write {output}: {error.strerror}") from error
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        if written:
+            say(f"session {session.id!r} is exported to {output}")
+        else:
+            say(f"{output} has a complete export already: name another file for a newer one")
         return
     if sys.stdout.isatty():
         raise CommandError("redirect the export to a file, or give --output")
@@ -142,7 +154,7 @@ def read_all(read: Read, text: str) -> Iterator[ImportedRecord | UnreadableRecor
     except (ValueError, RecursionError) as error:
         lines = text.splitlines()
         if len(lines) < 2 or not lines[0].rstrip().endswith(("}", "]")):
-            raise CommandError(f"it is no JSON: {cut(str(error), 100)}") from error
+            raise CommandError(f"the file is no JSON: {cut(str(error), 100)}") from error
     else:
         yield from read(value)
         return

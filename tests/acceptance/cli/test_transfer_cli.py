@@ -39,6 +39,11 @@ def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
     assert run(address, "export", name, "--output", str(file))[0] == 0
     assert file.read_bytes() == whole
     assert file.stat().st_mode & 0o077 == 0
+    code, said = run(address, "export", name, "--output", str(file))
+    assert code == 0, said
+    assert "has a complete export already" in said
+    code, said = run(address, "export", name, "--output", str(tmp_path))
+    assert (code, said) == (1, f"cannot write {tmp_path}: Is a directory")
     code, said = run(address, "import", str(file), "--session", f"{name}-2", "--json")
     assert code == 0, said
     assert json.loads(said) == {"session": f"{name}-2", "head": 20}
