@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 #: Findings of one place that are shown.
 MAX_SHOWN = 20
+#: What to do about what is left, by a part of its name.
+HINTS = (
+    ("postgres/data/", "PostgreSQL's files have it until they are used again: --rewrite ends that"),
+    ("key: the target's id", "keys of Redis have an id, and no text: they expire by themselves"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -139,8 +144,10 @@ def verify(
 def _show_all(places: Iterator["ScannedPlace"], *, as_json: bool) -> bool:
     """Shows the results; returns whether anything is left."""
     failed = False
+    hints = set()
     for place in places:
         failed = failed or bool(place.left)
+        hints |= {hint for name, hint in HINTS if any(name in left for left in place.left)}
         state = "skip" if place.skipped else "FAIL" if place.left else "pass"
         if as_json:
             show_json({"place": place.name, "result": state.lower(), **_figures(place)})
@@ -150,6 +157,8 @@ def _show_all(places: Iterator["ScannedPlace"], *, as_json: bool) -> bool:
             show(f"      left: {name} ({count:,})")
         for name, count in list(place.notes.items())[:MAX_SHOWN]:
             show(f"      note: {name} ({count:,})")
+    for hint in sorted(hints):
+        say(hint)
     return failed
 
 
