@@ -11,7 +11,7 @@ from service.cli import audit, source
 from service.cli.app import SettingsPath, new_group
 from service.cli.command import Json, add_group, new_request_id
 from service.cli.deployment import DataDir, database_url_of, find_deployment
-from service.cli.output import CommandError, plain_json, say, show, show_json, show_list
+from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
 from service.cli.session import retention, show_retention
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ Prefix = Annotated[
     str, typer.Option(help="Only for sessions whose ids begin with this.", metavar="PREFIX")
 ]
 Name = Annotated[str, typer.Option("--name", help="What it is for.")]
+#: Digits of a quota, which is a signed number of 64 bits.
+MAX_QUOTA_DIGITS = 18
 
 
 def register(app: typer.Typer) -> None:
@@ -220,8 +222,12 @@ def _quota_change(given: str) -> tuple[QuotaName, int | None]:
     name, _, number = given.partition("=")
     if name not in get_args(QuotaName):
         raise CommandError(f"{name!r} is none of {', '.join(get_args(QuotaName))}")
-    if number != "default" and not (number.isascii() and number.isdecimal()):
-        raise CommandError(f"{given!r}: give a number, 0 or more, or `default`: {name}=100")
+    is_number = number.isascii() and number.isdecimal() and len(number) <= MAX_QUOTA_DIGITS
+    if number != "default" and not is_number:
+        raise CommandError(
+            f"{cut(given, 60)!r}: give a number of at most {MAX_QUOTA_DIGITS} digits, 0 or more, or"
+            f" `default`: {name}=100"
+        )
     return cast("QuotaName", name), None if number == "default" else int(number)
 
 
@@ -271,13 +277,15 @@ async def rotate_key(
     overlap_hours: Annotated[
         float, typer.Option(min=0, max=720, help="How long the old key stays valid.")
     ] = 24.0,
-    days: Days = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=36_500, help="Days until it expires; default: as many as the old one had."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a key in place of another, and print it: it is not shown again.
-
-    Without --days it lives as long as the old one did.
-    """
+    """Create a key in place of another, and print it: it is not shown again."""
     overlap = timedelta(hours=overlap_hours)
     made = await client.access.rotate_key(
         key, tenant=tenant, overlap=overlap, expires_at=_end(days)
