@@ -87,4 +87,6 @@ def _range(given: str) -> tuple[int, int]:
     ends = (first, last if dash else first)
     if not all(one.isascii() and one.isdecimal() and len(one) <= 18 for one in ends):
         raise CommandError(f"--position: {given[:40]!r} is no position, and no range such as 7-9")
+    if not int(ends[0]):
+        raise CommandError("--position: the first chunk of a session has position 1")
     return int(ends[0]), int(ends[1])

@@ -135,12 +135,14 @@ async def show_(
             break
         shown += 1
         text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
+        removed = chunk.redaction.cause if chunk.redaction else ""
         if as_json:
             own = {name: getattr(chunk, name) for name in ("thread", "source", "occurred_at")}
             given = {name: value for name, value in own.items() if value}
+            given |= {"removed": removed} if removed else {}
             show_json({"position": chunk.position, "kind": chunk.kind, "text": text, **given})
         else:
-            show(f"  [{chunk.position}] {cut(text, 100)}")
+            show(f"  [{chunk.position}] {f'({removed})' if removed else cut(text, 100)}")
 
 
 async def update(

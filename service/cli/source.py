@@ -9,7 +9,7 @@ from palimpsest import Client, QuarantinedMemory, QuarantineResult, SourceRule
 from service.cli import audit
 from service.cli.app import new_group
 from service.cli.command import Json, new_request_id
-from service.cli.output import CommandError, plain_json, show, show_json, show_list
+from service.cli.output import CommandError, counted, plain_json, show, show_json, show_list
 
 SourceName = Annotated[
     str, typer.Argument(help='The source, or the beginning of several: "web:*".', metavar="SOURCE")
@@ -104,7 +104,8 @@ def _lines(memory: QuarantinedMemory) -> Sequence[str]:
     if memory.revision:
         lines.append(
             f"memory {memory.memory}: revision {memory.revision},"
-            f" {memory.undone_revisions} undone, {memory.reread_chunks} chunks to read again"
+            f" {memory.undone_revisions:,} undone, {counted(memory.reread_chunks, 'chunk')} to read"
+            " again"
         )
     if memory.dropped_edits:
         lines.append(f"memory {memory.memory}: {memory.dropped_edits} edits have no place now")

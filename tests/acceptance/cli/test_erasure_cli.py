@@ -76,6 +76,16 @@ def served(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield found
 
 
+def test_what_was_removed_is_shown_as_that(served: Served) -> None:
+    code, shown, said = served.asked("session", "show", "s")
+    assert code == 0, said
+    assert "[1] (redacted)\n" in shown
+    assert f"[2] {TWIN}\n" in shown
+    code, _, said = served.asked("forget", "--session", "s", "--position", "0")
+    assert code == 1
+    assert "the first chunk of a session has position 1" in said
+
+
 def test_forgetting_again_says_what_it_cannot_keep_out(served: Served) -> None:
     again = ("forget", "--session", "s", "--position", "1", "--keep-out")
     code, positions, said = served.asked(*again)
