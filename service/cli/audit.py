@@ -1,6 +1,7 @@
 """`palimpsest access audit`: what was done, as a list, as a file, and whether it is unchanged."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -92,6 +93,8 @@ async def verify(
     time: a log that was written anew from its beginning then shows. Exit code 1 for a log that is
     not unchanged.
     """
+    if expect and not re.fullmatch(r"\d{1,18}:[0-9a-f]{64}", expect):
+        raise CommandError(f"--expect: {cut(expect, 100)!r} is no N:DIGEST that verify prints")
     events = _read(file) if file else client.access.audit_events(tenant=tenant)
     sequence, digest, found = 0, NO_DIGEST, expect == ""
     async with aclosing(events) as all_events:  # type: ignore[type-var]  # both are generators
@@ -121,8 +124,10 @@ async def _read(file: Path) -> AsyncIterator[AuditEvent]:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 yield _event(line, f"{file}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {file}: {error}") from error
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is not UTF-8") from error
 
 
 def _event(line: str, where: str) -> AuditEvent:

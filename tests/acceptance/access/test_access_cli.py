@@ -111,6 +111,8 @@ async def test_a_log_that_was_changed_is_noticed(
     assert "event 1 was changed, or is missing" in await cli.refused(
         "audit", "verify", str(exported)
     )
+    refused = await cli.refused("audit", "verify", str(exported), "--expect", "2:abc")
+    assert "'2:abc' is no N:DIGEST" in refused
     exported.write_text("{}")
     assert "line 1: is no event" in await cli.refused("audit", "verify", str(exported))
     with psycopg.connect(servers.as_superuser(url)) as admin:
