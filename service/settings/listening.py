@@ -99,7 +99,9 @@ def access_line(config: Config) -> str:
     """Returns who may use the API, in a sentence, for the output of a start."""
     if is_authenticated(config):
         transport = "by TLS" if has_tls(config) else "WITHOUT TLS"
-        return f"Clients need a key, a token or a certificate; {transport}"
+        other = config.mutual_tls_listen if config.tls_client_ca_file is not None else None
+        where = f"; with a certificate at {other}" if other else ""
+        return f"Clients need a key, a token or a certificate; {transport}{where}"
     if risk(config) is None:
         return "Clients need no key and act for the default tenant: only this machine reaches it"
     return f"INSECURE: {risk(config)}"

@@ -85,6 +85,11 @@ def test_all_else_needs_tls_and_authentication(address: str) -> None:
         ),
         ({"mutual_tls_listen": "0.0.0.0:1", **TLS}, True, "Clients need a key"),
         (
+            {"mutual_tls_listen": "0.0.0.0:1", "tls_client_ca_file": "/roots", **TLS},
+            True,
+            "Clients need a key, a token or a certificate; by TLS; with a certificate at 0.0.0.0:1",
+        ),
+        (
             {"listen": "0.0.0.0:1", "insecure": True},
             False,
             f"INSECURE: {OPEN}: any client can read and write all sessions, spend money on models,"
