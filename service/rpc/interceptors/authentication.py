@@ -140,7 +140,8 @@ class Authentication(Around):
             raise malformed("it is no credential that this server knows")
         raise Unauthenticated(
             Reason.CREDENTIALS_MISSING,
-            "this server requires authentication: send a key as `authorization: Bearer pk_…`",
+            "this server requires authentication: send a key as `authorization: Bearer pk_…`, or"
+            " name a file with it by PALIMPSEST_TOKEN_FILE",
         )
 
 
