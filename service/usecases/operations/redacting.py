@@ -106,8 +106,10 @@ class Redactor:
         # The log may be long, and appends do not wait while it is searched.
         searched, found = await self._found(tenant_id, _Matches(wanted, keyed))
         redaction_id = uuid4()
+        woken: Sequence[WorkItem] = ()
 
         async def run(tx: Transaction) -> RedactionResult:
+            nonlocal woken
             locked = await deleting.lock_session(tx, key)
             stored = await sessions.get(tx, key) if locked else None
             # Positions of a deleted session mean nothing in a new one of its name.
@@ -123,7 +125,7 @@ class Redactor:
                 result = RedactionResult(positions=positions, kept_out=len(rules))
                 return await store_result(tx, result)
             done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
-            self._wake_ups.add(done.woken)
+            woken = done.woken
             operation = await _record(tx, wanted, redaction_id, len(done.positions))
             result = RedactionResult(
                 positions=done.positions, kept_out=len(rules), operation=operation
@@ -133,6 +135,7 @@ class Redactor:
         result = await tried_again(self._database, tenant_id, run, name="redact")
         if result.operation is None:
             return result
+        self._wake_ups.add(woken)
         await self._finish(tenant_id, key, redaction_id)
         await self._journal.keep(tenant_id)
         # As it was stored, for a request that comes again.

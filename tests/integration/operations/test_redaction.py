@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,7 @@ from service.usecases.log import sessions as session_usecase
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import long_operations
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.operations import redacting
 from service.usecases.operations.deleting import Deleter, Remover
 from service.usecases.operations.redacting import RedactionRequest, RedactionResult, Redactor
 from service.usecases.operations.verify import LocatedDifference, Verifier
@@ -216,6 +217,39 @@ async def test_a_step_under_way_writes_nothing_back(
     assert (await stored_memory(database)).applied_position >= 5
     assert await tables_with(database, SECRET) == set()
     assert await differences(database) == []
+
+
+class NotedWakeUps(WakeUps):
+    """Keeps what it is to pass on, and whether the redaction was committed by then."""
+
+    def __init__(self) -> None:
+        super().__init__(drop_wake_ups)
+        self.items: list[WorkItem] = []
+
+    def add(self, items: Iterable[WorkItem], *, wanted: bool = False) -> None:
+        self.items += items
+
+
+async def test_workers_are_woken_once_it_is_committed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(database, SPEC)
+    await append_texts(database, "s", TEXTS)
+    await prism_method(database, Script(reply=echo)).drain(ITEM)
+    noted = NotedWakeUps()
+    redactor = Redactor(database, noted, b"key", max_chunks=9)
+    wanted = RedactionRequest(session="s", selection=Selection(text=SECRET))
+    with failing("redact", "commit"), pytest.raises(Crashed):
+        await redactor.redact(DEFAULT_TENANT, wanted)
+    assert noted.items == []
+    # What is left for workers is theirs at once.
+    monkeypatch.setattr(redacting, "OWN_BATCHES", 1)
+    result = await redactor.redact(DEFAULT_TENANT, wanted)
+    assert result.operation is not None
+    removal = replace(
+        ITEM, kind=WorkKind.REMOVAL, item_id=result.operation.operation.id.operation_id
+    )
+    assert noted.items == [ITEM, removal]
 
 
 async def test_a_crash_before_the_commit_redacts_nothing(database: Database) -> None:
