@@ -205,6 +205,8 @@ async def test_what_the_receipt_needs_is_recorded(rows: Rows) -> None:
     assert counts["call.texts"] >= 1
     assert rows.read("SELECT octet_length(digests) >= 16 FROM erasure") == [True]
     assert rows.read("SELECT completed_at IS NOT NULL FROM erasure") == [True]
+    audited = "SELECT details FROM audit_event WHERE action = 'chunks.redact'"
+    assert rows.read(audited) == [{"chunks": 1}]
 
 
 async def test_a_session_counts_its_bytes_without_redacted_ones(
