@@ -15,7 +15,7 @@ from service.domain.answers.browse.wording import SAID, offered
 from service.domain.prompting.cutting import shortened
 from service.domain.prompting.fitting import share_of
 from service.domain.prompting.flows import ModelRequest
-from service.domain.prompting.no_answers import NO_ANSWER
+from service.domain.prompting.no_answers import NO_ANSWER, is_blank
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.values.json_values import canonical
@@ -76,7 +76,8 @@ def _answer(prompt: Prompt) -> str:
     said = [one for one in passages(parts[::-1]) if not one.text.endswith(("?", '?"', "？"))]
     if prompt.plain("SCHEMA"):
         said = [one for path, value in entries(prompt) for one in leaves(value, path)]
-    found = best(said, prompt.query, ANSWER)
+    # Marks alone are no answer to a reader.
+    found = best([one for one in said if not is_blank(one.text)], prompt.query, ANSWER)
     text = " ".join(dict.fromkeys(one.text for one in found)) or NO_ANSWER
     if "[PATHS]\n" in prompt.instructions:
         name, lines = "PATHS", [str(Path(one.at)) for one in found]

@@ -4,7 +4,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palimpsest._splitting import split
@@ -168,5 +168,6 @@ def test_the_memory_stays_small(reference: PrismMemory) -> None:
 
 
 @given(st.text(), st.sampled_from(SCHEMAS), st.text())
+@example("_", SCHEMAS[0], "_")
 def test_any_text_and_question_will_do(text: str, source: str, query: str) -> None:
     answer(revise(source, [text, f"Heading\n====\n\n{text}\n\nIt is {text} and so on."]), query)
