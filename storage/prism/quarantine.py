@@ -64,14 +64,14 @@ SELECT max(r.revision) FROM revision r WHERE {_OF} AND r.revision <= %(revision)
 """  # noqa: S608
 # The days of which some revisions have expired, and one is among those.
 _DAYS = f"""
-SELECT r.revision FROM unnest(%(tainted)s::bigint[]) AS t CROSS JOIN LATERAL (
-    SELECT (SELECT max(r.revision) FROM revision r
-            WHERE {_OF} AND r.revision < t AND NOT r.expired) AS after,
-        (SELECT min(r.revision) FROM revision r
-            WHERE {_OF} AND r.revision >= t AND NOT r.expired) AS upto
-) AS day
-JOIN revision r ON {_OF} AND r.revision > day.after AND r.revision <= day.upto
-WHERE r.kind = 'step'
+WITH day AS MATERIALIZED (
+    -- Each revision with the next one that has not expired: its day's last.
+    SELECT r.revision, r.kind, min(r.revision) FILTER (WHERE NOT r.expired) OVER (
+        ORDER BY r.revision DESC ROWS UNBOUNDED PRECEDING) AS upto
+    FROM revision r WHERE {_OF}
+)
+SELECT revision FROM day
+WHERE kind = 'step' AND upto IN (SELECT upto FROM day WHERE revision = ANY(%(tainted)s::bigint[]))
 """  # noqa: S608
 
 
@@ -111,9 +111,12 @@ async def read_past(
 
 _IS_READ = f"{source_trust.at_least(Trust.UNVERIFIED)} AND c.redaction_id IS NULL"
 _LEFT = f"""
-SELECT DISTINCT c.position FROM revision r, chunk c
+SELECT c.position FROM revision r CROSS JOIN LATERAL (
+    -- By the key of the chunks, for each step: a join would compare all of both.
+    SELECT c.position FROM chunk c
+    WHERE c.session_key = %(session)s AND {source_trust.BY_STEP} AND {_IS_READ} OFFSET 0
+) AS c
 WHERE {_OF} AND r.revision = ANY(%(undone)s::bigint[]) AND r.kind = 'step'
-    AND c.session_key = %(session)s AND {source_trust.BY_STEP} AND {_IS_READ}
 UNION
 SELECT c.position FROM chunk c
 WHERE c.session_key = %(session)s AND {_IS_READ} AND (

@@ -4,6 +4,7 @@ Places must mean the same as when the amendments were made. So an element of a l
 keeps its place until the end, and what else would move or cannot be placed is undone as well.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from service.domain.values.paths import Path
 
 #: Characters from which a text is looked for within others: shorter ones are everywhere.
 TELLING_CHARACTERS = 8
+
+
+_Place = tuple[str | int, ...]
 
 
 class _Undone(str):
@@ -66,9 +70,7 @@ class _Replay:
         self._undone: set[int] = set()
         #: Places whose lists have other elements than when the amendments were made.
         self._moved: set[Path] = set()
-        #: What was undone, by place.
-        self._said: list[tuple[Path, Json]] = []
-        self._telling: set[str] = set()
+        self._said = _Said()
         self._dropped = 0
 
     def run(self, past: Sequence[PastRevision]) -> ValueWithout:
@@ -89,19 +91,7 @@ class _Replay:
             return True
         if not self._undone:
             return False
-        return one.kind == "consolidation" or any(map(self._repeats, one.amendments))
-
-    def _repeats(self, one: Amendment) -> bool:
-        """Returns whether an amendment says what was undone."""
-        leaves = list(_leaves(one.value))
-        texts = [leaf for leaf in leaves if isinstance(leaf, str)]
-        if any(telling in text for telling in self._telling for text in texts):
-            return True
-        return any(
-            _touch(one.path, path) and leaf not in (None, "") and leaf in leaves
-            for path, value in self._said
-            for leaf in _leaves(value)
-        )
+        return one.kind == "consolidation" or any(map(self._said.has, one.amendments))
 
     def _applied(self, one: PastRevision) -> bool:
         """Applies a revision as a whole; False, and nothing is changed, where it has no place."""
@@ -125,21 +115,14 @@ class _Replay:
 
     def _is_displaced(self, one: Amendment) -> bool:
         tokens = one.path.tokens
-        return any(
-            isinstance(token, int) and _covers(moved, Path(tokens[:at]))
-            for at, token in enumerate(tokens)
-            for moved in self._moved
-        )
+        elements = [at for at, token in enumerate(tokens) if isinstance(token, int)]
+        upto = elements[-1] + 1 if elements else 0
+        return any(Path(tokens[:end]) in self._moved for end in range(upto))
 
     def _undo(self, one: PastRevision) -> None:
         self._undone.add(one.revision)
         for change in one.amendments:
-            self._said.append((change.path, change.value))
-            self._telling.update(
-                leaf
-                for leaf in _leaves(change.value)
-                if isinstance(leaf, str) and len(leaf) >= TELLING_CHARACTERS
-            )
+            self._said.add(change)
             self._keep_place(change)
 
     def _keep_place(self, one: Amendment) -> None:
@@ -181,9 +164,43 @@ def _leaves(value: Json) -> Iterator[Json]:
         yield value
 
 
-def _covers(upper: Path, lower: Path) -> bool:
-    return lower.tokens[: len(upper.tokens)] == upper.tokens
+class _Said:
+    """What undone revisions say, to find what repeats it: there may be thousands of each."""
 
+    def __init__(self) -> None:
+        #: By place, and by each place above.
+        self._at: defaultdict[_Place, set[Json]] = defaultdict(set)
+        self._below: defaultdict[_Place, set[Json]] = defaultdict(set)
+        #: Texts of so many characters, by their beginning.
+        self._long: defaultdict[str, set[str]] = defaultdict(set)
 
-def _touch(one: Path, other: Path) -> bool:
-    return _covers(one, other) or _covers(other, one)
+    def add(self, one: Amendment) -> None:
+        """Adds what an amendment says."""
+        place = one.path.tokens
+        for leaf in _leaves(one.value):
+            if isinstance(leaf, str) and len(leaf) >= TELLING_CHARACTERS:
+                self._long[leaf[:TELLING_CHARACTERS]].add(leaf)
+            if leaf not in (None, ""):
+                self._at[place].add(leaf)
+                for end in range(len(place)):
+                    self._below[place[:end]].add(leaf)
+
+    def has(self, one: Amendment) -> bool:
+        """Returns whether an amendment has one of the longer texts, anywhere.
+
+        Or anything that was said at its place, above it or below it.
+        """
+        place = one.path.tokens
+        near = [self._at.get(place[:end]) for end in range(len(place) + 1)]
+        near.append(self._below.get(place))
+        leaves = list(_leaves(one.value))
+        if any(said and leaf in said for said in near for leaf in leaves):
+            return True
+        return any(self._repeats(leaf) for leaf in leaves if isinstance(leaf, str))
+
+    def _repeats(self, text: str) -> bool:
+        for at in range(len(text) - TELLING_CHARACTERS + 1):
+            found = self._long.get(text[at : at + TELLING_CHARACTERS], ())
+            if any(text.startswith(one, at) for one in found):
+                return True
+        return False

@@ -29,6 +29,7 @@ from storage.engine.errors import Unreachable
 from storage.log.selecting import Selection
 from storage.prism import quarantine as prism_quarantine
 from storage.prism import states
+from storage.prism.quarantine import _DAYS as DAYS
 from storage.prism.quarantine import _TAINTED as TAINTED
 from storage.search.entry_search import EntryRange, read_entries, with_trust
 from tests.integration.access.test_source_trust import nodes
@@ -286,6 +287,28 @@ async def test_workers_are_woken_for_what_is_to_be_read(database: Database) -> N
         await wake_ups.flush()
         assert woken == [ITEM]
         woken.clear()
+
+
+async def test_each_revision_is_read_once_for_what_a_quarantine_undoes(database: Database) -> None:
+    await make(database, [])
+    told = [said(f"Ann: {number}", ("web", "user")[number % 2]) for number in range(30)]
+    await append_chunks(database, "s", told)
+    await drain(database)
+    values = {"session": KEY, "memory": MEMORY}
+    steps = list(range(1, 31))
+    read = await rows_read(database, DAYS, "revision", {**values, "tainted": steps})
+    assert read == 31
+
+
+async def rows_read(database: Database, query: str, table: str, values: dict[str, Any]) -> int:
+    """Returns how many rows of a table a query reads."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {query}"
+        (row,) = await tx.fetch(explain, values, prepare=False)
+    scans = [one for one in nodes(row[0][0]["Plan"]) if one.get("Relation Name") == table]
+    assert scans
+    read = [one["Actual Rows"] + one.get("Rows Removed by Filter", 0) for one in scans]
+    return int(sum(rows * one["Actual Loops"] for rows, one in zip(read, scans, strict=True)))
 
 
 async def test_two_sources_are_released_in_any_order(database: Database) -> None:
