@@ -74,14 +74,18 @@ _SOME = {
 }
 
 
-def _after(tenant: str) -> str:
-    """Returns an expression: the next tenant that may have work, or NULL."""
-    each = ",\n".join(
-        f"(SELECT r.tenant_id FROM {table} r WHERE {some} AND r.tenant_id > {tenant}"
+def _after(table: str, tenant: str) -> str:
+    """Returns an expression: the next tenant of which the table has such rows, or NULL."""
+    return (
+        f"(SELECT r.tenant_id FROM {table} r WHERE {_SOME[table]} AND r.tenant_id > {tenant}"
         " ORDER BY r.tenant_id LIMIT 1)"
-        for table, some in _SOME.items()
     )
-    return f"least({each})"
+
+
+_AFTER_IN_ONE = "\n".join(
+    f"WHEN {number} THEN {_after(table, 'ring.id')}" for number, table in enumerate(_SOME, start=1)
+)
+_AFTER_IN_ALL = ",\n".join(_after(table, "v_tenant") for table in _SOME)
 
 
 def _mask() -> str:
@@ -105,10 +109,11 @@ _NAMES = "ARRAY[" + ", ".join(f"'{name}'" for name in _CLASSES) + "]"
 # Tenants take turns by virtual time, in seconds of a worker's slot: each item is charged to its
 # tenant when it is claimed, with what the tenant's items took lately, and the tenant with the least
 # total is next, the first one after p_after of several. So a tenant with few items never waits for
-# more than one item of each other tenant. One that is alone is charged nothing. A tenant without
-# work saves nothing up: it starts at the clock, which is the total at which the last item was
-# claimed. What items really took (p_done, p_seconds; p_charged is what was charged) corrects the
-# totals.
+# more than one item of each other tenant. A tenant without work saves nothing up: it starts at the
+# clock, which is the total at which the last item was claimed. The clock advances while one tenant
+# has all work, so that it passes what others were charged before. Nothing is charged where no other
+# tenant ever had work. What items really took (p_done, p_seconds; p_charged is what was charged)
+# corrects the totals.
 #
 # The turns of a tenant's classes are p_lanes, a cycle; classes without work are skipped.
 #
@@ -116,7 +121,7 @@ _NAMES = "ARRAY[" + ", ".join(f"'{name}'" for name in _CLASSES) + "]"
 # than p_tenants.
 #
 # A lock lets one worker claim at a time: two would choose the same, and one of them nothing.
-_CLAIM_WORK = f"""
+CLAIM_WORK = f"""
 CREATE OR REPLACE FUNCTION claim_work(
     p_worker uuid, p_lanes text[], p_total integer, p_bounded text[], p_bound integer,
     p_recent_seconds double precision, p_after uuid, p_tenants integer,
@@ -141,6 +146,7 @@ DECLARE
     v_empty integer[];
     v_served boolean[];
     v_count integer;
+    v_shared boolean;
     v_next integer;
     v_bit integer;
     v_got integer;
@@ -162,21 +168,27 @@ BEGIN
         ) AS done
         WHERE t.tenant_id = done.id;
     END IF;
-    WITH RECURSIVE ring (id, around, is_start) AS (
-        SELECT p_after, p_after = v_nobody, true
+    -- Each table by itself: most of them have work of few tenants.
+    WITH RECURSIVE ring (source, id, around, steps) AS (
+        SELECT one, p_after, p_after = v_nobody, 0 FROM generate_series(1, {len(_SOME)}) AS one
         UNION ALL
-        SELECT coalesce(following.id, v_nobody), ring.around OR following.id IS NULL, false
-        FROM ring CROSS JOIN LATERAL (SELECT {_after("ring.id")} AS id OFFSET 0) AS following
-        WHERE NOT ring.around
-            OR following.id IS NOT NULL AND (p_after = v_nobody OR following.id <= p_after)
+        SELECT source, coalesce(following.id, v_nobody), around OR following.id IS NULL, steps + 1
+        FROM ring CROSS JOIN LATERAL (
+            SELECT CASE source {_AFTER_IN_ONE} END AS id OFFSET 0
+        ) AS following
+        WHERE steps < p_tenants + 2 AND (NOT around
+            OR following.id IS NOT NULL AND (p_after = v_nobody OR following.id <= p_after))
     ), seen AS (
-        SELECT id FROM ring WHERE NOT is_start AND id <> v_nobody LIMIT p_tenants + 1
+        SELECT DISTINCT around, id FROM ring WHERE steps > 0 AND id <> v_nobody
+        ORDER BY around, id LIMIT p_tenants + 1
     )
     SELECT array_agg(seen.id), array_agg(t.total_seconds), array_agg(t.item_seconds),
         array_agg(coalesce(t.entry, 0)), array_agg(-1), array_agg(false), count(*)
     INTO v_tenants, v_totals, v_costs, v_entries, v_empty, v_served, v_count
     FROM seen LEFT JOIN tenant_turn t ON t.tenant_id = seen.id;
-    IF v_count > 1 THEN
+    v_shared := v_count > 1 OR EXISTS (
+        SELECT FROM tenant_turn t WHERE t.tenant_id <> v_nobody AND t.tenant_id <> v_tenants[1]);
+    IF v_shared THEN
         SELECT t.total_seconds, t.item_seconds INTO v_clock, v_mean
         FROM tenant_turn t WHERE t.tenant_id = v_nobody;
         v_clock := coalesce(v_clock, 0);
@@ -196,7 +208,7 @@ BEGIN
         END LOOP;
         EXIT WHEN v_next IS NULL;
         v_tenant := v_tenants[v_next];
-        v_cost := CASE WHEN v_count > 1 THEN v_costs[v_next] ELSE 0 END;
+        v_cost := CASE WHEN v_shared THEN v_costs[v_next] ELSE 0 END;
         IF v_empty[v_next] < 0 THEN
             v_empty[v_next] := {_mask()};
         END IF;
@@ -227,12 +239,12 @@ BEGIN
         IF lane = ANY (p_bounded) THEN
             v_bound := v_bound - 1;
         END IF;
-        CONTINUE WHEN v_count = 1;
+        CONTINUE WHEN NOT v_shared;
         v_clock := greatest(v_clock, v_totals[v_next]);
         v_totals[v_next] := v_totals[v_next] + v_cost;
         v_served[v_next] := true;
     END LOOP;
-    IF v_left < p_total AND v_count = 1 THEN
+    IF v_left < p_total AND NOT v_shared THEN
         UPDATE tenant_turn t SET entry = v_entries[1] WHERE t.tenant_id = v_tenant;
         IF NOT FOUND THEN
             INSERT INTO tenant_turn (tenant_id, total_seconds, item_seconds, entry)
@@ -273,7 +285,7 @@ BEGIN
         RETURN false;
     END IF;
     FOR one IN 1 .. p_limit LOOP
-        v_tenant := {_after("v_tenant")};
+        v_tenant := least({_AFTER_IN_ALL});
         EXIT WHEN v_tenant IS NULL;
         CONTINUE WHEN v_tenant = ANY (p_tenants);
         IF {
@@ -289,6 +301,12 @@ BEGIN
 END
 $$
 """
+
+
+def create_function(text: str) -> None:
+    """Creates a function, or replaces it."""
+    # As it is written: neither a colon nor a percent sign in it names a parameter.
+    op.get_bind().exec_driver_sql(text, execution_options={"no_parameters": True})
 
 
 def upgrade() -> None:
@@ -307,9 +325,8 @@ def upgrade() -> None:
             USING (true) WITH CHECK (true)
     """)
     op.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON tenant_turn TO palimpsest_sweeper")
-    for function in (_CLAIM_WORK, _WORK_WAITS):
-        # As it is written: neither a colon nor a percent sign in it names a parameter.
-        op.get_bind().exec_driver_sql(function, execution_options={"no_parameters": True})
+    for function in (CLAIM_WORK, _WORK_WAITS):
+        create_function(function)
     for name in ("claim_work", "work_waits"):
         op.execute(f"REVOKE ALL ON FUNCTION {name} FROM public")
         op.execute(f"GRANT EXECUTE ON FUNCTION {name} TO palimpsest_sweeper")

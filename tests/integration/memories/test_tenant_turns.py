@@ -59,6 +59,23 @@ async def test_a_single_item_waits_for_one_of_a_tenant_with_many(
     assert B in await workers.serve(1)
 
 
+@pytest.mark.parametrize("between", [1, 2, 5])
+async def test_each_single_item_that_comes_after_a_pause_is_next(
+    database: Database, rows: Rows, between: int
+) -> None:
+    """What a tenant was charged before is past when another has worked alone since."""
+    await rows.make("many", 300, ready=-100, tenant=A)
+    await rows.make("one", tenant=B, ready=-1)
+    workers = Workers(database, {})
+    await workers.serve(20)
+    for _ in range(4):
+        await rows.run("UPDATE memory SET has_work = false WHERE tenant_id = %s", B)
+        # The one of B that is worked on, and then A's.
+        await workers.serve(1 + between)
+        await rows.run("UPDATE memory SET has_work = true WHERE tenant_id = %s", B)
+        assert await workers.serve(1) == [B]
+
+
 async def test_no_class_of_work_lets_a_tenant_pass_another(database: Database, rows: Rows) -> None:
     """The tenant with many has work of classes that go first within a tenant."""
     await rows.make("many", 30, ready=-1, tenant=A)
