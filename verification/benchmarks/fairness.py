@@ -1,13 +1,13 @@
 """Measures how long a tenant with many steps delays the single step of another.
 
 Tenant A has `--many` memories that are a step behind each, and one that is thousands of steps
-behind. One worker works on them with 1 slot, then with 8, then two workers with 1 slot each. Again
-and again a step of tenant B becomes ready, and is timed from then on until its revision is
-committed; before A has work the same is done alone. A delay is the time with A's work less the
-median alone, divided by the time of one of A's steps. Once more with 1 slot, A's steps take
-`EXPENSIVE` times as long as B's, and B has as much work as A: then the shares of the slot's time
-are compared as well. `value` is the largest p95 of the delays. `claims` compares what claiming one
-item takes, while one tenant has all work, with what it took in the release before, by turns.
+behind. One worker works on them with 1 slot, then two workers with 1 slot each, then one with 8.
+Again and again a client of tenant B appends one chunk, after a pause by chance. Measured is the
+time from its acknowledgement until the model is called for B's step. A delay is that time less its
+median without A's work (`alone_ms`), divided by the time that one of A's steps takes a slot. Once
+more with 1 slot, A's steps take `EXPENSIVE` times as long as B's, and then B has as many memories
+behind: so the shares of the slot's time are compared. `value` is the p95 of the delays with 1 slot.
+`claims`: see `claim_times`.
 """
 
 import argparse
@@ -16,24 +16,24 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
-from itertools import cycle
 from typing import Any
-from uuid import uuid4
 
 import psycopg
-from psycopg import sql
 
 import palimpsest
-from service.dispatch.turns import RESERVED_PLACES, Turns
+from service.dispatch.turns import RESERVED_PLACES
 from service.domain.values.tenancy import DEFAULT_TENANT
-from storage.memories import queue
-from storage.memories.queue import WorkClass
-from storage.tables import SWEEPER_ROLE
-from tests.support.cloning import Copy, put_behind
-from verification.benchmarks.backlog_rows import OTHER_TENANT, clock, copy_sessions, steps_by_tenant
+from tests.support.cloning import put_behind
+from verification.benchmarks.backlog_rows import (
+    OTHER_TENANT,
+    clock,
+    copy_sessions,
+    steps_by_tenant,
+    steps_since,
+)
+from verification.benchmarks.claim_times import claim_times
 from verification.benchmarks.load_meters import load_average
 from verification.benchmarks.load_stack import (
     NOTES,
@@ -48,54 +48,51 @@ from verification.benchmarks.load_stack import (
 from verification.benchmarks.slow_model import Habit
 
 #: What a step takes with the model.
-MODEL_SECONDS = 0.5
-#: A step of A takes so many times as long as one of B where that is said.
+MODEL_SECONDS = 0.25
+#: Some of A's steps take so many times as long.
 EXPENSIVE = 4
 #: What chunks of such steps say.
 MARKER = "Everything is dear here."
-#: Steps of B that are timed alone, and with A's work at least.
-ALONE, LEAST = 8, 20
-#: Memories of B: each step is one of another memory.
-SINGLE = 64
+#: Steps of B that are timed: alone, with 1 slot, and in each other part.
+ALONE, PROBES, OTHER_PROBES = 15, 100, 30
 #: Steps that A's longest memory is behind.
 LONG = 2000
-#: For so many of A's expensive steps the shares are measured.
-SHARE_STEPS = 16
-#: How often claims are timed.
-CLAIMS = 300
+#: So many of A's steps say how long one takes.
+MEASURED_STEPS = 20
+#: Memories of each tenant, and steps of A, that show the shares.
+SHARE_MEMORIES, SHARE_STEPS = 1000, 12
 #: Nothing takes so long, unless something is wrong.
 MAX_SECONDS = 120.0
 
-_STEP = """
-SELECT extract(epoch FROM max(created_at) - %s)::float8 FROM revision
-WHERE session_key = %s AND created_at >= %s AND to_position > from_position
+#: When the model was called for the newest step.
+_STARTED = """
+SELECT extract(epoch FROM created_at - make_interval(secs => latency_ms / 1000.0))::float8
+FROM call WHERE session_key = %s ORDER BY created_at DESC LIMIT 1
 """
-#: How the release before claimed one item of a worker that has one slot free.
-_CLAIM_BEFORE = """
-SELECT lane, kind, tenant_id, session_key, item_id FROM take_work(
-    %(worker)s, %(lanes_before)s::text[], %(quotas)s::integer[], %(after_before)s::uuid[], 1,
-    %(bounded)s::text[], %(bound)s::integer, %(recent_seconds)s, %(scanned)s::integer)
-"""
+#: Only steps take the slots: one of A's sessions is not indexed when B comes.
+_INDEXED = "UPDATE session SET has_unindexed = false WHERE tenant_id = %s AND has_unindexed"
+_APPLIED = "UPDATE memory SET has_work = false WHERE tenant_id = %s AND has_work"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the sizes."""
     parser.add_argument("--many", type=int, default=10_000, help="memories of A with a step each")
     parser.add_argument("--model-seconds", type=float, default=MODEL_SECONDS, help="of a step")
+    parser.add_argument("--probes", type=int, default=PROBES, help="steps of B with 1 slot")
 
 
-def run(seconds: float, *, many: int, model_seconds: float) -> dict[str, Any]:
-    """Measures, each part for `seconds`; see the module."""
-    found: dict[str, Any] = {}
-    with asyncio.Runner() as runner:
-        for name, workers, slots in (("slots_1", 1, 1), ("slots_8", 1, 8), ("workers_2", 2, 1)):
-            part = _Part(runner, seconds, many, model_seconds, workers=workers, slots=slots)
-            found[name] = part.delays()
-            _say(f"{name}: {found[name]}")
-        found["expensive"] = _Part(runner, seconds, many, model_seconds).shares()
-    claims = found["slots_1"].pop("claims")
+def run(seconds: float, *, many: int, model_seconds: float, probes: int) -> dict[str, Any]:
+    """Measures; see the module. The numbers of steps say how long it takes, not `seconds`."""
+    expensive = Habit(marker=MARKER, seconds=model_seconds * EXPENSIVE, reply=UPDATE)
+    with (
+        stack(0, model_seconds=model_seconds, habits=[expensive]) as made,
+        made.connect() as connection,
+        asyncio.Runner() as runner,
+    ):
+        found = _Tenants(made, connection, runner, model_seconds).measure(many, probes)
+        claims = claim_times(connection, made.url, _say)
     return {
-        "value": max(each["p95"] for each in found.values()),
+        "value": found["slots_1"]["p95"],
         "goal": "<= 1",
         "model_seconds": model_seconds,
         **found,
@@ -104,189 +101,170 @@ def run(seconds: float, *, many: int, model_seconds: float) -> dict[str, Any]:
     }
 
 
-class _Part:
-    """A service of its own, with the work of two tenants."""
+class _Tenants:
+    """The work of two tenants. B is the default tenant, which clients reach; A has copies."""
 
     def __init__(
         self,
+        made: Stack,
+        connection: psycopg.Connection[Any],
         runner: asyncio.Runner,
-        seconds: float,
-        many: int,
         model_seconds: float,
-        *,
-        workers: int = 1,
-        slots: int = 1,
     ) -> None:
+        self._made = made
+        self._connection = connection
         self._runner = runner
-        self._seconds = seconds
-        self._many = many
         self._model_seconds = model_seconds
-        self._workers = workers
-        self._slots = slots
+        #: What a step of B takes until it calls the model when A has no work.
+        self._alone = 0.0
 
-    def delays(self) -> dict[str, Any]:
-        """Measures the delay of single steps of B, with steps that take as long as A's."""
-        with self._stack(self._model_seconds) as made, made.connect() as connection:
-            single = self._prepare(made, connection)
-            copies = copy_sessions(connection, ["made"], self._many, _say, name="many")
-            workers = [made.add_worker() for _ in range(self._workers)]
-            alone = statistics.median(self._timed(connection, single, ALONE))
-            for each in workers:
-                each.stop()
-            put_behind(connection, copies)
-            is_first = self._slots * self._workers == 1
-            claims = {"claims": _claims(connection, made.url)} if is_first else {}
-            for _ in range(self._workers):
-                made.add_worker()
-            self._runner.run(_append(made.address, LONG))
-            self._until_busy(connection)
-            took = self._timed(connection, single, LEAST, self._seconds)
-            left = count_behind(connection)
-        assert left > self._workers * self._slots, "A had work all the time"
-        return {**_delays(took, alone, self._model_seconds), "memories_left": left, **claims}
+    def measure(self, many: int, probes: int) -> dict[str, Any]:
+        """Measures all parts, one after another."""
+        worker = self._made.add_worker(PALIMPSEST_WORKER_CONCURRENCY="1")
+        self._runner.run(_make(self._made.address, {"made": "The ship comes.", "dear": MARKER}))
+        alone = self._times(ALONE, self._model_seconds)
+        self._alone = statistics.median(alone)
+        worker.stop()
+        self._copy_long()
+        self._copy("made", many, OTHER_TENANT)
+        found: dict[str, Any] = {
+            "alone_ms": {
+                "p50": round(self._alone * 1000, 1),
+                "max": round(max(alone) * 1000, 1),
+            },
+            "slots_1": self._part(probes),
+            "workers_2": self._part(OTHER_PROBES, workers=2),
+            "slots_8": self._part(OTHER_PROBES, slots=8),
+        }
+        assert count_behind(self._connection) > 0, "A had work all the time"
+        self._connection.execute(_APPLIED, (OTHER_TENANT,))
+        self._copy("dear", SHARE_MEMORIES, OTHER_TENANT)
+        found["expensive"] = self._part(OTHER_PROBES)
+        found["shares"] = self._shares(
+            found["expensive"]["step_of_A_ms"] / 1000, found["slots_1"]["step_of_A_ms"] / 1000
+        )
+        return found
 
-    def shares(self) -> dict[str, Any]:
-        """Measures the delay of B's steps with expensive ones of A, and then their shares."""
-        expensive = self._model_seconds * EXPENSIVE
-        with self._stack(expensive) as made, made.connect() as connection:
-            single = self._prepare(made, connection)
-            cheap = copy_sessions(
-                connection, ["made"], self._many, _say, name="cheap", tenant_id=OTHER_TENANT
+    def _copy(self, source: str, count: int, tenant_id: Any) -> None:
+        copies = copy_sessions(
+            self._connection, [source], count, _say, name=f"{source}-copy", tenant_id=tenant_id
+        )
+        put_behind(self._connection, copies)
+        self._connection.execute(_INDEXED, (tenant_id,))
+        self._connection.execute("VACUUM ANALYZE")
+
+    def _copy_long(self) -> None:
+        """Makes the memory of A that is `LONG` steps behind."""
+        self._runner.run(_append_long(self._made.address))
+        copy_sessions(self._connection, ["long"], 1, _say, name="long-copy", tenant_id=OTHER_TENANT)
+        self._runner.run(_delete_long(self._made.address))
+
+    def _part(self, probes: int, *, workers: int = 1, slots: int = 1) -> dict[str, Any]:
+        """Times steps of B while workers work for A."""
+        settings = {"PALIMPSEST_WORKER_CONCURRENCY": str(slots)}
+        running = [self._made.add_worker(**settings) for _ in range(workers)]
+        # Some slots are kept free of work that no client waits for.
+        step = self._step_seconds(workers * (slots - slots // RESERVED_PLACES))
+        delays = [(each - self._alone) / step for each in self._times(probes, step)]
+        for each in running:
+            each.stop()
+        found = {
+            "p50": round(statistics.median(delays), 3),
+            "p95": round(statistics.quantiles(delays, n=20)[-1], 3),
+            "max": round(max(delays), 3),
+            "steps": len(delays),
+            "step_of_A_ms": round(step * 1000, 1),
+        }
+        _say(f"{workers} workers, {slots} slots: {found}")
+        return found
+
+    def _step_seconds(self, slots: int) -> float:
+        """Returns how long one of A's steps takes a slot, while B has no work."""
+        count = max(MEASURED_STEPS, 2 * slots)
+        # The first ones come with imports and plans.
+        self._steps_since(clock(self._connection), count)
+        steps, seconds = self._steps_since(clock(self._connection), count)
+        return seconds / (steps - 1) * slots
+
+    def _steps_since(self, since: Any, count: int) -> tuple[int, float]:
+        """Waits until so many steps were committed; returns as `steps_since`."""
+        wait_until(
+            "steps are made", lambda: steps_since(self._connection, since)[0] > count, MAX_SECONDS
+        )
+        return steps_since(self._connection, since)
+
+    def _times(self, count: int, step: float) -> Sequence[float]:
+        """Returns the seconds from an append until its step calls the model, for each of some.
+
+        They come at any time of one of A's steps, which take so many seconds.
+        """
+        return self._runner.run(self._probe(count, step))
+
+    async def _probe(self, count: int, step: float) -> Sequence[float]:
+        took: list[float] = []
+        async with palimpsest.connect(self._made.address) as client:
+            session = await client.create_session("single", exist_ok=True)
+            memory = await session.create_memory(
+                NOTES, schema_source=SCHEMA, chunk_tokens=1, exist_ok=True
             )
-            made.add_worker()
-            alone = statistics.median(self._timed(connection, single, ALONE))
-            self._runner.run(_append(made.address, LONG, f" {MARKER}"))
-            self._until_busy(connection)
-            took = self._timed(connection, single, LEAST // 2, self._seconds)
-            put_behind(connection, cheap)
-            began = clock(connection)
-            time.sleep(max(self._seconds, SHARE_STEPS * expensive))
-            steps = steps_by_tenant(connection, began)
+            key = one(self._connection, "SELECT session_key FROM session WHERE name = 'single'")
+            # The first one makes what is there from then on.
+            for number in range(count + 1):
+                await asyncio.sleep(random.uniform(0.0, 2.0) * step)
+                appended = await session.append(f"{number}: the ship lies in another harbour now.")
+                acknowledged = time.time()
+                await memory.get(after=appended.read_token, timeout=MAX_SECONDS)
+                took.append(one(self._connection, _STARTED, (key,)) - acknowledged)
+        return took[1:]
+
+    def _shares(self, step_of_a: float, step_of_b: float) -> dict[str, Any]:
+        """Returns what each tenant gets of one slot while both have more work than is done.
+
+        Their steps take a slot so many seconds.
+        """
+        worker = self._made.add_worker(PALIMPSEST_WORKER_CONCURRENCY="1")
+        self._copy("made", SHARE_MEMORIES, DEFAULT_TENANT)
+        since = clock(self._connection)
+        enough = partial(self._has_steps, since)
+        wait_until("A's expensive steps are made", enough, MAX_SECONDS)
+        steps = steps_by_tenant(self._connection, since)
+        worker.stop()
         spent = {
-            "A": steps.get(DEFAULT_TENANT, 0) * expensive,
-            "B": steps.get(OTHER_TENANT, 0) * self._model_seconds,
+            "A": steps[OTHER_TENANT] * step_of_a,
+            "B": steps.get(DEFAULT_TENANT, 0) * step_of_b,
         }
         return {
-            **_delays(took, alone, expensive),
             "slot_seconds": {name: round(each, 1) for name, each in spent.items()},
             "share_of_A": round(spent["A"] / sum(spent.values()), 3),
         }
 
-    def _stack(self, expensive: float) -> AbstractContextManager[Stack]:
-        return stack(
-            0,
-            model_seconds=self._model_seconds,
-            habits=[Habit(marker=MARKER, seconds=expensive, reply=UPDATE)],
-            PALIMPSEST_WORKER_CONCURRENCY=str(self._slots),
-        )
-
-    def _prepare(self, made: Stack, connection: psycopg.Connection[Any]) -> Iterator[Copy]:
-        """Makes the session that is copied, and the memories of B."""
-        worker = made.add_worker()
-        self._runner.run(_make(made.address))
-        worker.stop()
-        return cycle(
-            copy_sessions(connection, ["made"], SINGLE, _say, name="single", tenant_id=OTHER_TENANT)
-        )
-
-    def _until_busy(self, connection: psycopg.Connection[Any]) -> None:
-        # Some slots are kept free of work that no client waits for.
-        taken = self._workers * (self._slots - self._slots // RESERVED_PLACES)
-        wait_until(
-            "all slots are taken",
-            lambda: one(connection, "SELECT count(*) FROM claim") >= taken,
-            MAX_SECONDS,
-        )
-
-    def _timed(
-        self,
-        connection: psycopg.Connection[Any],
-        single: Iterator[Copy],
-        least: int,
-        seconds: float = 0,
-    ) -> Sequence[float]:
-        """Times steps of B, each after a pause by chance."""
-        took: list[float] = []
-        until = time.monotonic() + seconds
-        while len(took) < least or time.monotonic() < until:
-            time.sleep(random.uniform(0.5, 1.5) * self._model_seconds)
-            copy = next(single)
-            began = clock(connection)
-            put_behind(connection, [copy])
-            connection.execute("SELECT pg_notify(%s, '')", (queue.CHANNEL,))
-            ended = partial(one, connection, _STEP, (began, copy.key, began))
-            wait_until("the step is committed", partial(_has_ended, ended), MAX_SECONDS)
-            took.append(ended())
-        return took
+    def _has_steps(self, since: Any) -> bool:
+        return steps_by_tenant(self._connection, since).get(OTHER_TENANT, 0) >= SHARE_STEPS
 
 
-def _delays(took: Sequence[float], alone: float, step: float) -> dict[str, Any]:
-    """Returns the delays, in times of one step of A."""
-    delays = [(each - alone) / step for each in took]
-    return {
-        "p50": round(statistics.median(delays), 3),
-        "p95": round(statistics.quantiles(delays, n=20)[-1], 3),
-        "max": round(max(delays), 3),
-        "steps": len(took),
-        "alone_ms": round(alone * 1000, 1),
-    }
-
-
-def _claims(connection: psycopg.Connection[Any], url: str) -> dict[str, Any]:
-    """Times claims of one item, each of the same queue, as this release and the one before did."""
-    before = ("wanted", *(one.value for one in WorkClass))
-    values = {
-        **queue.take_values(uuid4(), done=(), scan=Turns(1).scan(1, ())),
-        "lanes_before": list(before),
-        "quotas": [1] * len(before),
-        "after_before": [DEFAULT_TENANT] * len(before),
-    }
-    took: dict[str, list[float]] = {queue.TAKE: [], _CLAIM_BEFORE: []}
-    # As after the first claim, which is undone below.
-    connection.execute(
-        "INSERT INTO tenant_turn VALUES (%s, 0, 1, 0) ON CONFLICT DO NOTHING", (DEFAULT_TENANT,)
-    )
-    connection.execute("VACUUM ANALYZE")
-    role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(SWEEPER_ROLE))
-    with psycopg.connect(url, autocommit=True, options="-c role=palimpsest_app") as claiming:
-        for _ in range(CLAIMS):
-            for statement, each in took.items():
-                with claiming.transaction(force_rollback=True):
-                    claiming.execute(role)
-                    began = time.perf_counter()
-                    claiming.execute(statement, values, prepare=True)
-                    each.append(time.perf_counter() - began)
-    # Without those that made the plans.
-    now, then = (statistics.median(each[CLAIMS // 10 :]) for each in took.values())
-    return {
-        "ms": round(now * 1000, 3),
-        "before_ms": round(then * 1000, 3),
-        "ratio": round(now / then, 3),
-    }
-
-
-async def _make(address: str) -> None:
-    """Makes the session that is copied, with a memory that has had its first step."""
+async def _make(address: str, sessions: dict[str, str]) -> None:
+    """Makes the sessions that are copied, with a memory each that has had its first step."""
     async with palimpsest.connect(address) as client:
-        session = await client.create_session("made")
-        memory = await session.create_memory(NOTES, schema_source=SCHEMA, chunk_tokens=1)
-        await session.append("The ship comes.")
-        await memory.get(fully_applied=True, timeout=MAX_SECONDS)
+        for name, text in sessions.items():
+            session = await client.create_session(name)
+            memory = await session.create_memory(NOTES, schema_source=SCHEMA, chunk_tokens=1)
+            await session.append(text)
+            await memory.get(fully_applied=True, timeout=MAX_SECONDS)
 
 
-async def _append(address: str, chunks: int, words: str = "") -> None:
-    """Makes the memory of A that is so many steps behind."""
+async def _append_long(address: str) -> None:
     async with palimpsest.connect(address) as client:
         session = await client.create_session("long")
         await session.create_memory(NOTES, schema_source=SCHEMA, chunk_tokens=1)
         async with session.producer("bench") as producer:
-            for chunk in range(chunks):
-                await producer.append(f"{chunk}: the ship lies in another harbour now.{words}")
+            for chunk in range(LONG):
+                await producer.append(f"{chunk}: the ship lies in another harbour now.")
+
+
+async def _delete_long(address: str) -> None:
+    async with palimpsest.connect(address) as client:
+        await client.session("long").delete()
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _has_ended(look: Callable[[], object]) -> bool:
-    return look() is not None
