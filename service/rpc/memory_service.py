@@ -170,7 +170,12 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
         with specs.fields_within("new_memory"):
             changes = operations.spec_changes(request)
             requested = self._editor.rebuild(
-                current_tenant(), request.session, names, changes, self._models
+                current_tenant(),
+                request.session,
+                names,
+                changes,
+                self._models,
+                allow_expired_log=request.allow_expired_log,
             )
             return await reply(requested, operations.operation)
 

@@ -215,6 +215,8 @@ def rebuild_request(
     kind: MemoryKind,
     changes: Mapping[str, Any],
     request_id: str,
+    *,
+    allow_expired_log: bool = False,
 ) -> memory_service_pb2.RebuildMemoryRequest:
     """Returns the request; None among `changes` keeps the setting of the old memory.
 
@@ -234,5 +236,9 @@ def rebuild_request(
     for name in given:
         setattr(spec, name, getattr(changed, name))
     return memory_service_pb2.RebuildMemoryRequest(
-        **named, new_memory=new, update_mask=FieldMask(paths=paths), request_id=request_id
+        **named,
+        new_memory=new,
+        update_mask=FieldMask(paths=paths),
+        request_id=request_id,
+        allow_expired_log=allow_expired_log,
     )

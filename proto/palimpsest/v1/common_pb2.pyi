@@ -261,8 +261,8 @@ class Retention(_message.Message):
     """Optional. The content of chunks, with their words and vectors. Positions stay, and the
     chunks are tombstones then. A chunk expires after all that are before it, and when all
     memories have read it; of trees only text under a leaf. What memories and answers say
-    stays. Then no memory can be created or rebuilt in the session: FAILED_PRECONDITION
-    (LOG_EXPIRED).
+    stays. Then no memory can be created in the session, and none rebuilt without
+    `allow_expired_log`: FAILED_PRECONDITION (LOG_EXPIRED).
     """
     history_days: _builtins.int
     """Optional. All revisions of PRISM memories: of older ones, counted in whole days of UTC,

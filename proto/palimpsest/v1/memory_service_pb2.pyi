@@ -493,12 +493,18 @@ class RebuildMemoryRequest(_message.Message):
     NEW_MEMORY_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ALLOW_EXPIRED_LOG_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. Unknown ids are NOT_FOUND."""
     memory: _builtins.str
     """Required. The memory whose spec the new one begins with; unknown ids are NOT_FOUND."""
     request_id: _builtins.str
     """Optional. As in CreateMemoryRequest."""
+    allow_expired_log: _builtins.bool
+    """Optional. Reads what remains of a log whose beginning has expired: the new memory
+    lacks what only expired chunks said. Without it that is FAILED_PRECONDITION
+    (LOG_EXPIRED).
+    """
     @_builtins.property
     def new_memory(self) -> _memories_pb2.Memory:
         """Required. The new memory: its `id`, and the fields of its spec that `update_mask`
@@ -520,10 +526,11 @@ class RebuildMemoryRequest(_message.Message):
         new_memory: _memories_pb2.Memory | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         request_id: _builtins.str = ...,
+        allow_expired_log: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["new_memory", b"new_memory", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "new_memory", b"new_memory", "request_id", b"request_id", "session", b"session", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_expired_log", b"allow_expired_log", "memory", b"memory", "new_memory", b"new_memory", "request_id", b"request_id", "session", b"session", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

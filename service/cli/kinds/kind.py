@@ -59,11 +59,13 @@ class KindCommands:
         return await self.create(session, name, **settings)
 
     async def rebuild(
-        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any]
+        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any], **call: Any
     ) -> Operation[MemoryInfo]:
         """Starts to read the log again into a new memory. What is not changed stays."""
         settings = replace(getattr(info, self.noun), **changes)
-        started: Operation[MemoryInfo] = await self._of(memory).rebuild(name, settings=settings)
+        started: Operation[MemoryInfo] = await self._of(memory).rebuild(
+            name, settings=settings, **call
+        )
         return started
 
     async def update(

@@ -125,10 +125,10 @@ class PrismKind(KindCommands):
         return await self.create(session, name, **{"chunk_tokens": 1000, **general, **settings})
 
     async def rebuild(
-        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any]
+        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any], **call: Any
     ) -> Operation[MemoryInfo]:
         """Starts to read the log again into a new memory. What is not changed stays."""
-        return await memory.rebuild(name, **changes)
+        return await memory.rebuild(name, **changes, **call)
 
     async def update(
         self, memory: Memory, changes: dict[str, Any], *, comment: str, **call: Any

@@ -15,6 +15,15 @@ from service.cli.progress import follow_operation
 
 NewName = Annotated[str, typer.Argument(help="The name of the new memory.")]
 
+ExpiredLog = Annotated[
+    bool,
+    typer.Option(
+        "--allow-expired-log",
+        help="Read what remains of a log whose beginning has expired: what only expired chunks"
+        " said is missing then.",
+    ),
+]
+
 
 def register(memory: typer.Typer) -> None:
     """Adds the commands."""
@@ -43,7 +52,11 @@ def _create(kind: KindCommands) -> Any:
 
 def _rebuild(kind: KindCommands) -> Any:
     async def rebuild(
-        memory: Memory, name: NewName, options: Options, as_json: Json = False
+        memory: Memory,
+        name: NewName,
+        options: Options,
+        allow_expired_log: ExpiredLog = False,
+        as_json: Json = False,
     ) -> None:
         changes = options.settings()
         info = await memory_info(memory)
@@ -51,7 +64,9 @@ def _rebuild(kind: KindCommands) -> Any:
             raise CommandError(
                 f"{memory.id!r} is a {info.kind} memory: palimpsest memory rebuild {info.kind}"
             )
-        operation = await kind.rebuild(memory, info, name, changes)
+        operation = await kind.rebuild(
+            memory, info, name, changes, allow_expired_log=allow_expired_log
+        )
         info = await follow_operation(operation, "rebuilding")
         line = f"{info.id} is at revision {info.revision}, {kind.progress(info)}"
         show_memory(info, line, as_json)

@@ -131,7 +131,8 @@ def log_expired(session: str, expired_position: int) -> FailedPrecondition:
     return FailedPrecondition(
         Reason.LOG_EXPIRED,
         f"chunks of session {session!r} up to position {expired_position} have expired, so that no"
-        " memory can read its log from the beginning: use a memory that is there, or create the"
-        " memory in a new session and append to that what it shall know",
+        " memory can read its log from the beginning: use a memory that is there, rebuild one with"
+        " allow_expired_log from what remains, or create the memory in a new session and append to"
+        " that what it shall know",
         {"session": session, "expired_position": expired_position},
     )

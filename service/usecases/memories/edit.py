@@ -221,6 +221,8 @@ class Editor:
         names: tuple[str, str],
         changes: Mapping[str, Mapping[str, Any]],
         models: AllowedModels,
+        *,
+        allow_expired_log: bool,
     ) -> FoundOperation:
         """Creates the second of `names` from the first, with other settings, from the whole log.
 
@@ -236,7 +238,9 @@ class Editor:
         spec = source.spec.changed(changes.get(source.kind, {}))
         # A model that is not named anew is taken over, and may be allowed no more.
         models.check_spec(spec, f"{source.kind}.")
-        return await self._memories.rebuild(tenant_id, session, new, spec, old)
+        return await self._memories.rebuild(
+            tenant_id, session, new, spec, old, allow_expired_log=allow_expired_log
+        )
 
     async def _extend_schema(
         self, tx: Transaction, target: Target, held: Claim, schema: Schema

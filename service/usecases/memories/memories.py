@@ -159,18 +159,33 @@ class Memories:
         return stored
 
     async def rebuild(
-        self, tenant_id: UUID, session: str, name: str, spec: MemorySpec, source: str
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: MemorySpec,
+        source: str,
+        *,
+        allow_expired_log: bool = False,
     ) -> FoundOperation:
         """Creates a memory that is rebuilt from `source`; returns the operation.
 
-        Raises as `create`.
+        With `allow_expired_log` it reads what remains of the log. Raises as `create`.
         """
         key = session_key(tenant_id, session)
         target = memory_id(key, name), name
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, target[0]):
             first, room = self._first(spec), await self._find_room(tenant_id)
             async with self._database.transaction(tenant_id, name="memories") as tx:
-                stored = await self._create(tx, session, name, spec, first, rebuilt_from=source)
+                stored = await self._create(
+                    tx,
+                    session,
+                    name,
+                    spec,
+                    first,
+                    rebuilt_from=source,
+                    allow_expired_log=allow_expired_log,
+                )
                 await room(tx)
                 if not spec.has_whole_log:
                     # It reads the log as it is now: its operation waits for that.
@@ -195,6 +210,7 @@ class Memories:
         first: FirstRevision,
         *,
         rebuilt_from: str | None = None,
+        allow_expired_log: bool = False,
     ) -> StoredMemory:
         key = session_key(tx.tenant_id, session)
         identity = memory_id(key, name)
@@ -202,8 +218,10 @@ class Memories:
         held = await sessions.lock_alone(tx, key)
         if held is None:
             raise session_not_found(session)
-        if held.head and (expired := await chunk_retention.expired_position(tx, key)) is not None:
-            raise log_expired(session, expired)
+        if held.head and not allow_expired_log:
+            expired = await chunk_retention.expired_position(tx, key)
+            if expired is not None:
+                raise log_expired(session, expired)
         created = await memories.create(
             tx,
             session_key=key,

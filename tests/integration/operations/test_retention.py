@@ -1,6 +1,7 @@
 """Retention removes what is over, and nothing else; dates in rows are the clock."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -32,6 +33,7 @@ from storage.answers import answers, trajectories
 from storage.engine.database import Database
 from storage.log import retention_turns
 from storage.log.retention_turns import TurnLost
+from storage.memories import memories as stored_memories
 from storage.search import posting_lists
 from storage.spend import sums
 from tests.integration.support.crashing import Killed
@@ -369,6 +371,17 @@ async def test_a_log_that_has_expired_is_not_read_again(database: Database, admi
             await refused()
         assert caught.value.reason is Reason.LOG_EXPIRED
         assert caught.value.metadata == {"session": "s", "expired_position": "1"}
+    # A rebuild may be of what remains.
+    await memories.rebuild(DEFAULT_TENANT, "s", "new", SPEC, "m", allow_expired_log=True)
+    item = replace(ITEM, item_id=memory_id(KEY, "new"))
+    script = Script()
+    await prism_method(database, script).drain(item)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rebuilt = await stored_memories.get(tx, KEY, item.item_id)
+    assert rebuilt is not None
+    assert rebuilt.applied_position == 2
+    assert ["beta" in ask.text for ask in script.asked] == [True], "no call for what has expired"
+    assert await differences(database) == []
 
 
 async def test_the_text_after_the_last_leaf_of_a_tree_stays(database: Database, admin: Sql) -> None:

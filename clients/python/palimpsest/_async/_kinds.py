@@ -134,6 +134,7 @@ class Tree(Memory):
         *,
         settings: TreeSettings | None = None,
         model: str | None = None,
+        allow_expired_log: bool = False,
         request_id: str = "",
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
@@ -141,7 +142,8 @@ class Tree(Memory):
         `settings` replaces all settings, `model` one; None: those of this tree. See
         `Memory.rebuild`.
         """
-        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
+        changes = {"settings": settings, "model": model}
+        return await self._rebuild(new_id, changes, request_id, allow_expired_log=allow_expired_log)
 
 
 class State(Memory):
@@ -200,6 +202,7 @@ class State(Memory):
         *,
         settings: StateSettings | None = None,
         model: str | None = None,
+        allow_expired_log: bool = False,
         request_id: str = "",
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
@@ -207,7 +210,8 @@ class State(Memory):
         `settings` replaces all settings, `model` one; None: those of this memory. See
         `Memory.rebuild`.
         """
-        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
+        changes = {"settings": settings, "model": model}
+        return await self._rebuild(new_id, changes, request_id, allow_expired_log=allow_expired_log)
 
     async def update(  # type: ignore[override]  # what may be changed is another kind's
         self,

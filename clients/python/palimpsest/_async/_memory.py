@@ -182,13 +182,16 @@ class Memory(MemoryHistory):
         chunk_tokens: int | None = None,
         allowed_ops: AllowedOps | None = None,
         steps: Steps | None = None,
+        allow_expired_log: bool = False,
         request_id: str = "",
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
 
         Settings that are None are those of this memory, which stays. `Operation.wait` waits until
-        all that is in the log now is read; cancelling deletes the new memory. Raises
-        AlreadyExists, NotFound, InvalidArgument.
+        all that is in the log now is read; cancelling deletes the new memory. A log whose
+        beginning has expired is refused (FailedPrecondition, LOG_EXPIRED), unless
+        `allow_expired_log` says that what remains of it is enough. Raises AlreadyExists,
+        NotFound, InvalidArgument.
         """
         return await self._rebuild(
             new_id,
@@ -204,14 +207,20 @@ class Memory(MemoryHistory):
                 "steps": steps,
             },
             request_id,
+            allow_expired_log=allow_expired_log,
         )
 
     async def _rebuild(
-        self, new_id: str, changes: Mapping[str, Any], request_id: str
+        self, new_id: str, changes: Mapping[str, Any], request_id: str, *, allow_expired_log: bool
     ) -> Operation[MemoryInfo]:
         # Always with an id, so that it may be tried again.
         request = rebuild_request(
-            self._named, new_id, self._kind, changes, request_id or uuid4().hex
+            self._named,
+            new_id,
+            self._kind,
+            changes,
+            request_id or uuid4().hex,
+            allow_expired_log=allow_expired_log,
         )
         response = await self._connection.call(self._connection.memories.RebuildMemory, request)
         return Operation(self._connection, response)
