@@ -90,6 +90,17 @@ async def chunks(
         yield stored_of(row[1:]), bytes(row.digest)
 
 
+async def has_sources(tx: Transaction, session_key: UUID, first: int, last: int) -> bool:
+    """Returns whether a chunk at these positions, both included, is of a source."""
+    rows = await tx.fetch(
+        "SELECT EXISTS (SELECT FROM chunk WHERE session_key = %(session)s"
+        " AND position BETWEEN %(first)s AND %(last)s AND source IS NOT NULL)",
+        {"session": session_key, "first": first, "last": last},
+        prepare=None,
+    )
+    return bool(rows[0][0])
+
+
 async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:
     """Returns the last sequence of each producer of a session."""
     rows = await tx.fetch(

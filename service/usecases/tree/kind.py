@@ -119,8 +119,13 @@ async def _text_under(
         return leaf.text_tokens, True
     if text is None:
         return None, False
+    tokens = estimate_tokens(text)
+    places = (leaf.start.position, leaf.end.last_position)
+    if tokens > leaf.text_tokens and await verifying.has_sources(texts.tx, key[0], *places):
+        # One of them was blocked when it was made, and is not any more, or not in this copy.
+        return leaf.text_tokens, True
     same = await verifying.has_words(texts.tx, *key, leaf.number, trees.indexed(text))
-    return estimate_tokens(text), same
+    return tokens, same
 
 
 async def _text(texts: LeafTexts, start: TextOffset, end: TextOffset) -> str | None:

@@ -11,7 +11,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.operations.exporting import Exporter
 from storage.engine.database import Database
 from tests.integration.access import test_quarantined_kinds
-from tests.integration.access.test_quarantine import drain, poisoned, quarantine, said
+from tests.integration.access.test_quarantine import drain, poisoned, quarantine, release, said
 from tests.integration.operations.test_retention import admin as admin
 from tests.integration.operations.test_retention import age, retain, run, texts
 from tests.integration.operations.test_transfers import content, exported, imported
@@ -79,6 +79,22 @@ async def test_a_memory_that_is_taken_back_ends_its_export(database: Database, k
         await during(database, lambda: quarantine(database))
     assert refused.value.reason is Reason.EXPORT_CHANGED
     assert await exported(database, "s")
+
+
+@pytest.mark.parametrize("kind", ["state", "tree"])
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_a_memory_that_was_taken_back_moves(
+    database: Database, kind: str, is_released: bool
+) -> None:
+    kept = await test_quarantined_kinds.poisoned(database, kind)
+    await quarantine(database)
+    await kept.drain()
+    if is_released:
+        await release(database)
+        await kept.drain()
+    file = await exported(database, "s")
+    await imported(database, file, "copy")
+    assert content(await exported(database, "copy")) == content(file)
 
 
 async def test_a_tree_that_is_closed_during_an_export_is_open_in_it(
