@@ -142,6 +142,12 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
     return Path(path).open("rb")
 
 
+def discard_empty(path: Path) -> None:
+    """Removes the file of an export that was refused before its first block; never a device."""
+    if path.is_file() and not path.stat().st_size:
+        path.unlink()
+
+
 def open_output(path: Path, point: ExportPoint | None) -> BinaryIO:
     """Opens the file of an export, after what it has already; only its owner may read it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

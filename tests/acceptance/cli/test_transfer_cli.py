@@ -59,6 +59,9 @@ def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
     assert "another session" in said
     code, said = run(address, "session", "delete", name, "--include-imports")
     assert code == 0, said
+    fresh = tmp_path / "fresh.jsonl"
+    code, said = run(address, "export", f"{name}-2", "--output", str(fresh))
+    assert (code, fresh.exists()) == (1, False), said
     code, said = run(address, "export", f"{name}-2")
     assert code == 1
     assert "no session" in said

@@ -13,6 +13,7 @@ from palimpsest._transfers import (
     LineReader,
     TransferProgress,
     data_after,
+    discard_empty,
     export_point,
     open_output,
     read_header,
@@ -67,13 +68,17 @@ async def export_file(
     point, is_complete = export_point(Path(path), session)
     if is_complete:
         return
-    with open_output(Path(path), point) as file:
-        async for block, reader in export_blocks(connection, session, point):
-            file.write(block)
-            if progress is not None:
-                progress(TransferProgress(bytes=reader.bytes, lines=reader.lines))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open_output(Path(path), point) as file:
+            async for block, reader in export_blocks(connection, session, point):
+                file.write(block)
+                if progress is not None:
+                    progress(TransferProgress(bytes=reader.bytes, lines=reader.lines))
+            file.flush()
+            os.fsync(file.fileno())
+    except PalimpsestError:
+        discard_empty(Path(path))
+        raise
 
 
 class Upload:
