@@ -152,6 +152,26 @@ async def test_texts_of_requests_letters_and_operations_are_emptied_by_time(rows
     assert not any(rows.read("SELECT comment FROM revision"))
 
 
+async def test_rows_of_revisions_go_with_the_revisions_that_read_the_chunk(rows: Rows) -> None:
+    since = "(SELECT min(revision) FROM revision WHERE to_position >= 3)"
+    of = "SELECT session_key, memory_id, tenant_id, revision"
+    rows.change(
+        "INSERT INTO rejection (session_key, memory_id, tenant_id, revision, ordinal, proposal,"
+        f" reason) {of}, 99, CASE WHEN revision >= {since} THEN 'zanzibar' ELSE 'twin' END, ''"
+        " FROM revision"
+    )
+    for table in ("prism_base", "prism_snapshot"):
+        rows.change(
+            f"INSERT INTO {table} (session_key, memory_id, tenant_id, revision, value)"
+            f" {of}, '\"zanzibar\"' FROM revision WHERE revision >= {since}"
+            " ON CONFLICT (session_key, memory_id, revision) DO UPDATE SET value = excluded.value"
+        )
+    await rows.redact()
+    assert set(rows.read("SELECT proposal FROM rejection")) == {"twin"}
+    for table in ("prism_base", "prism_snapshot"):
+        assert not rows.read(f"SELECT value FROM {table} WHERE value LIKE '%zanzibar%'")
+
+
 async def test_vectors_of_redacted_chunks_are_deleted_at_once(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
