@@ -172,6 +172,22 @@ async def test_rows_of_revisions_go_with_the_revisions_that_read_the_chunk(rows:
         assert not rows.read(f"SELECT value FROM {table} WHERE value LIKE '%zanzibar%'")
 
 
+async def test_a_memory_keeps_no_letter_and_no_notes_of_what_it_reads_again(rows: Rows) -> None:
+    rows.change(
+        "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id, from_position,"
+        " to_position, attempts, cause, resolution) SELECT session_key, memory_id,"
+        " gen_random_uuid(), tenant_id, 2, 4, 3, 'zanzibar', 'skipped' FROM memory"
+    )
+    rows.change(
+        'UPDATE memory SET fold_state = \'{"a": "zanzibar"}\', losses = \'{"a": 1}\','
+        " waiting_model = 'zanzibar', waiting_cause = 'zanzibar'"
+    )
+    await rows.redact()
+    assert rows.read("SELECT count(*) FROM dead_letter") == [0]
+    notes = "SELECT num_nonnulls(fold_state, losses, waiting_model, waiting_cause) FROM memory"
+    assert rows.read(notes) == [0]
+
+
 async def test_vectors_of_redacted_chunks_are_deleted_at_once(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
