@@ -13,6 +13,7 @@ import pytest
 
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.log.chunks import Chunk, ChunkKind
+from service.domain.log.keeping_out import phrase_rule
 from service.domain.log.redactions import RedactionCause, keyed_digest
 from service.domain.values.errors import AlreadyExists
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -21,7 +22,7 @@ from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database
-from storage.log import chunks, redacting, sessions
+from storage.log import chunks, keeping_out, redacting, sessions
 from storage.log.redacting import RedactedChunks
 from tests.integration.support.scripted import KEY
 from tests.integration.support.search_rows import index_words
@@ -192,6 +193,20 @@ async def test_each_request_is_compared_with_its_own_chunks_alone(
     bounded = [one for one in plan if one.startswith("Index Cond") and '("position" >=' in one]
     assert len(bounded) == 2, plan
     assert not any("Function Scan" in one or "Join" in one for one in plan), plan
+
+
+async def test_a_request_with_a_text_that_is_kept_out_has_a_keyed_digest(
+    database: Database, appender: Appender
+) -> None:
+    rule = phrase_rule("zanzibar", KEYED)
+    assert rule is not None
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await keeping_out.add(tx, KEY, uuid4(), [rule])
+    sent = requested("a zanzibar code")
+    assert sent.request is not None
+    await appender.submit(DEFAULT_TENANT, sent)
+    assert await requested_digest(database) == KEYED(sent.request.digest)
+    assert (await appender.submit(DEFAULT_TENANT, sent)).position == 1
 
 
 async def requested_digest(database: Database) -> bytes:
