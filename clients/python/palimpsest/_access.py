@@ -52,7 +52,7 @@ class QuotaInfo:
     requests_per_second: int
     chunks_per_second: int
     bytes_per_second: int
-    #: On each server.
+    #: Of all servers together.
     concurrent_asks: int
     concurrent_streams: int
     sessions: int
