@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import ROOT, blocking, locks, proto, words
+from tests import ROOT, blocking, locks, openapi, proto, words
 from tests.release import versions
 
 BIN = Path(sys.executable).parent
@@ -54,6 +54,11 @@ def check_generated() -> str:
     kept = {p.relative_to(proto.PROTO): p.read_text() for p in sources}
     differing = sorted(str(p) for p in {*fresh, *kept} if fresh.get(p) != kept.get(p))
     return f"run `make proto`; differs: {', '.join(differing)}" if differing else ""
+
+
+def check_openapi() -> str:
+    """The OpenAPI document is what the proto generates."""
+    return "run `make proto`; differs: openapi.json" if openapi.stale() else ""
 
 
 def check_blocking() -> str:
@@ -136,6 +141,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "proto style": lambda: "buf lint found faults; they are above" if proto.lint() else "",
     "proto compatibility": check_breaking,
     "generated code": check_generated,
+    "OpenAPI": check_openapi,
     "blocking client": check_blocking,
     "locks": check_locks,
     "packages": check_packages,

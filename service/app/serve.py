@@ -1,7 +1,7 @@
 """Runs the API server."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -23,11 +23,15 @@ from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
 from service.rpc.certificates import Certificates
 from service.rpc.convert.specs import check_spec
+from service.rpc.http.application import Application, for_browsers
+from service.rpc.http.server import HttpServer
+from service.rpc.interceptors.base import Around
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
-from service.rpc.server import Server, Services
+from service.rpc.pipeline import Services, chain, handlers
+from service.rpc.server import Server
 from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.tree_service import TreeService
@@ -67,8 +71,16 @@ from storage.engine.tasks import cancel
 _log = structlog.get_logger("palimpsest")
 
 
-async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Runs the API until `stop` is set; `ready` is called with the address. Raises CannotStart."""
+async def serve(
+    config: Config,
+    stop: asyncio.Event,
+    ready: Callable[[str], None],
+    over_http: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Runs the API until `stop` is set. Raises CannotStart.
+
+    `ready` is called with its address, and `over_http` before with its URL for HTTP, if it has one.
+    """
     for said in (listening.refusal(config), issuers.refusal(config)):
         if said is not None:
             raise CannotStart(said)
@@ -135,64 +147,64 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         embedder = embedder_of(config, database)
         searcher = Searcher(database, embedder, rerank, config, call_off=gateway.call_off)
         search = ConsistentSearch(database, searcher, watcher, keys.token)
-        server = Server(
-            Services(
-                sessions=SessionService(
-                    database,
-                    deleter,
-                    redactor,
-                    search,
-                    Recaller(database, search, memories, keys.token, config),
-                    MemorySearch(database, searcher, memories, keys.token),
-                    appender,
-                    Exporter(database),
-                    Importer(
-                        *(database, use_cases(), config.limits),
-                        ImportRules(
-                            check_spec=partial(check_spec, models),
-                            pace=access.quotas.pace_import,
-                            session_room=access.quotas.session_room,
-                            memory_room=access.quotas.memory_room,
-                        ),
+        services = Services(
+            sessions=SessionService(
+                database,
+                deleter,
+                redactor,
+                search,
+                Recaller(database, search, memories, keys.token, config),
+                MemorySearch(database, searcher, memories, keys.token),
+                appender,
+                Exporter(database),
+                Importer(
+                    *(database, use_cases(), config.limits),
+                    ImportRules(
+                        check_spec=partial(check_spec, models),
+                        pace=access.quotas.pace_import,
+                        session_room=access.quotas.session_room,
+                        memory_room=access.quotas.memory_room,
                     ),
-                    pages,
-                    config.limits,
-                    language=config.search_language,
-                    default_memory=DefaultMemory(config.default_memory),
-                    quotas=access.quotas,
-                    stopping=stop,
                 ),
-                memories=MemoryService(
-                    *(memories, editor, deleter, pages, models),
-                    schemas=schemas,
-                    history=History(database, use_cases()),
-                    watches=Watches(database, watcher, config.limits),
-                    stopping=stop,
-                ),
-                answers=AnswerService(
-                    *(asker, deleter, trajectories, waiting, database, pages, stop, models),
-                    limits=config.limits,
-                    token_key=keys.token,
-                ),
-                billing=BillingService(
-                    costs_of(database, comparer),
-                    Budgets(database, wake_ups),
-                    StorageUsage(database),
-                    pages,
-                ),
-                trees=TreeService(trees, memories, pages),
-                states=StateService(contexts, pages, config.limits),
-                operations=OperationService(operations, pages, stop),
-                access=access.service,
+                pages,
+                config.limits,
+                language=config.search_language,
+                default_memory=DefaultMemory(config.default_memory),
+                quotas=access.quotas,
+                stopping=stop,
             ),
+            memories=MemoryService(
+                *(memories, editor, deleter, pages, models),
+                schemas=schemas,
+                history=History(database, use_cases()),
+                watches=Watches(database, watcher, config.limits),
+                stopping=stop,
+            ),
+            answers=AnswerService(
+                *(asker, deleter, trajectories, waiting, database, pages, stop, models),
+                limits=config.limits,
+                token_key=keys.token,
+            ),
+            billing=BillingService(
+                costs_of(database, comparer),
+                Budgets(database, wake_ups),
+                StorageUsage(database),
+                pages,
+            ),
+            trees=TreeService(trees, memories, pages),
+            states=StateService(contexts, pages, config.limits),
+            operations=OperationService(operations, pages, stop),
+            access=access.service,
+        )
+        interceptors = chain(
             config.limits,
             database,
             authentication=access.authentication,
             quotas=access.quota_limit,
             around=(Lives(database),),
-            reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
+        server = Server(services, config.limits, interceptors, reflects=config.reflection)
         jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
         jobs += [journal.run, access.run, access.slots.run]
         if telemetry.exports():
@@ -200,15 +212,23 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             jobs.append(gauges.run)
         loops = [asyncio.create_task(job()) for job in jobs]
         try:
+            http = await _listen_http(config, tls, services, interceptors)
+            if http is not None:
+                stack.push_async_callback(http.stop, 0)
             port = await _listen(server, config, tls)
             await watch.begin(server.set_ready)
+            if http is not None:
+                over_http(http.url)
             ready(_announced(config.listen, port))
             if embedder is not None:
                 # It takes seconds, for which the first search should not wait.
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
             await watcher.stop()
-            await server.stop(config.stop_seconds)
+            # Both at once: neither waits for the calls of the other.
+            await asyncio.gather(
+                *(one.stop(config.stop_seconds) for one in (server, http) if one is not None)
+            )
         finally:
             await searcher.close()
             await cancel(loops)
@@ -233,7 +253,7 @@ async def _listen(server: Server, config: Config, tls: Certificates | None) -> i
     """Starts the server; returns the port of the first address. Raises CannotStart."""
     requires = tls is not None and tls.current.client_ca is not None
     ports = []
-    for address in listening.addresses(config):
+    for address in listening.grpc_addresses(config):
         # With an address for client certificates, the other one needs none.
         mutual = requires and address == (config.mutual_tls_listen or config.listen)
         credentials = None if tls is None else tls.credentials(mutual=mutual)
@@ -246,3 +266,26 @@ async def _listen(server: Server, config: Config, tls: Certificates | None) -> i
         ports.append(port)
     await server.start()
     return ports[0]
+
+
+async def _listen_http(
+    config: Config, tls: Certificates | None, services: Services, interceptors: Sequence[Around]
+) -> HttpServer | None:
+    """Starts the HTTP server; None where none is configured. Raises CannotStart."""
+    address = config.http_listen
+    if address is None:
+        return None
+    hosts = None if listening.is_authenticated(config) else {address.rpartition(":")[0]}
+    application = Application(
+        handlers(services), interceptors, config.limits, origins=config.http_origins, hosts=hosts
+    )
+    server = HttpServer(for_browsers(application, config.http_origins), config.limits, tls)
+    try:
+        # With an address for client certificates, this one needs none.
+        await server.start(address, requires_certificate=config.mutual_tls_listen is None)
+    except OSError as error:
+        raise CannotStart(
+            f"cannot listen at {address} for HTTP: is another server there? Set"
+            " PALIMPSEST_HTTP_LISTEN to another address"
+        ) from error
+    return server

@@ -131,6 +131,8 @@ def up(
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
+            if stack.url:
+                show(f"Over HTTP: {stack.url}")
             show(listening.access_line(config))
             show(_models_line(config))
             show(f"Erasures are journalled in {stack.journal}: keep a copy apart from backups")
@@ -173,7 +175,12 @@ def serve(
     config = read_config(listen=listen, insecure=insecure or None, metrics_listen=metrics_listen)
     _run(
         config,
-        lambda stop: serving.serve(config, stop, lambda address: _ready(f"listening on {address}")),
+        lambda stop: serving.serve(
+            config,
+            stop,
+            lambda address: _ready(f"listening on {address}"),
+            lambda url: _ready(f"over HTTP at {url}"),
+        ),
     )
 
 

@@ -54,8 +54,9 @@ class _Child:
         self._wait_seconds = RESTART_SECONDS[0]
         self._started = 0.0
         self._again = 0.0
-        #: What it printed when it was ready.
+        #: What it printed when it was ready, and before.
         self.ready_line = ""
+        self._lines: list[str] = []
 
     def open_log(self, folder: OwnFolder, held: ExitStack) -> None:
         """Opens its log, which `held` closes."""
@@ -93,7 +94,9 @@ class _Child:
         watchdog = threading.Timer(READY_SECONDS, self._popen.kill)
         watchdog.start()
         try:
+            self._lines = []
             for line in self._popen.stdout:
+                self._lines.append(line.strip())
                 if line.startswith(self._ready):
                     self.ready_line = line.strip()
                     return
@@ -101,6 +104,11 @@ class _Child:
             watchdog.cancel()
         self._popen.wait()
         raise StackError(f"{self.name} did not start: {self._log.last_lines(1)}")
+
+    def printed(self, first: str) -> str:
+        """Returns what follows `first` in the line that it printed before it was ready, if any."""
+        found = (one.removeprefix(first) for one in self._lines if one.startswith(first))
+        return next(found, "")
 
     def is_running(self) -> bool:
         """Returns whether it runs."""
@@ -188,6 +196,11 @@ class Stack:
         return self._api.ready_line.removeprefix("listening on ")
 
     @property
+    def url(self) -> str:
+        """The API's URL over HTTP; empty: it has none."""
+        return self._api.printed("over HTTP at ")
+
+    @property
     def journal(self) -> Path:
         """The erasure journal of the deployment."""
         return self._config.erasure_journal or self.data_dir / JOURNAL
@@ -219,6 +232,8 @@ class Stack:
         self.database_url = self._database_url()
         self.redis_url = self._redis_url()
         self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}
+        over_http = listening.http_address(self._config, self._listen)
+        self._environment["PALIMPSEST_HTTP_LISTEN"] = over_http or ""
         self._environment["PALIMPSEST_ERASURE_JOURNAL"] = str(self.journal.absolute())
         # Processes read configured URLs themselves: they may be in a file for a reason.
         if self._postgres is not None:
@@ -291,6 +306,8 @@ class Stack:
                 self._on_event(f"{child.name} died; starting it again")
                 # The port was picked once; clients know it.
                 self._environment["PALIMPSEST_LISTEN"] = self.address or self._listen
+                if self.url:
+                    self._environment["PALIMPSEST_HTTP_LISTEN"] = self.url.partition("//")[2]
                 self._start_child(child)
                 threading.Thread(target=self._await_again, args=(child,), daemon=True).start()
         self._bound_logs()

@@ -71,6 +71,12 @@ class Certificates:
             require_client_authentication=mutual,
         )
 
+    def follow(self) -> ServerCertificate:
+        """Reads the files again if one has changed, and returns what new connections see."""
+        with self._lock:
+            self._follow()
+            return self._current
+
     def _follow(self) -> None:
         """Reads the files again if one has changed since the last time."""
         stamps = self._look()

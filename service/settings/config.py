@@ -72,6 +72,14 @@ def _checked_metrics_listen(address: str | None) -> str | None:
     return _checked_listen(address)
 
 
+def _checked_origin(origin: str) -> str:
+    found = urlsplit(origin)
+    is_origin = found.scheme in ("http", "https") and origin == f"{found.scheme}://{found.netloc}"
+    if origin != "*" and not is_origin:
+        raise PydanticCustomError("origin", "is no origin such as https://app.example.org")
+    return origin
+
+
 def _listed(given: Any) -> Any:
     return [one.strip() for one in given.split(",")] if isinstance(given, str) else given
 
@@ -89,6 +97,9 @@ def _checked_issuer_url(url: str | None) -> str | None:
 
 
 Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_listed), Field(min_length=1)]
+Origins = Annotated[
+    tuple[Annotated[str, AfterValidator(_checked_origin)], ...], BeforeValidator(_listed)
+]
 IssuerUrl = Annotated[str | None, AfterValidator(_checked_issuer_url)]
 #: None of them is symmetric: the key of such a signature would be public.
 JwtAlgorithm = Literal[
@@ -249,7 +260,13 @@ class Config(BaseModel):
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
-    #: Whether that may be an address that other machines reach without TLS, or without
+    #: Where the same API is served over HTTP, in JSON; docs/guides/http.md. Unset: nowhere; `up`
+    #: serves it at 127.0.0.1:50080.
+    http_listen: Annotated[str | None, AfterValidator(_checked_other_listen)] = None
+    #: Origins of web pages that may call the API over HTTP, such as https://app.example.org,
+    #: separated by commas; "*": all.
+    http_origins: Origins = ()
+    #: Whether these may be addresses that other machines reach without TLS, or without
     #: authentication: only for networks in which every member may do everything.
     insecure: bool = False
     #: `required`: each call needs valid credentials, which name its tenant; docs/guides/access.md.

@@ -7,6 +7,8 @@ from service.settings.certificates import has_tls
 from service.settings.config import Config
 
 MAX_PORT = 65_535
+#: The ports of the API, unless others are set.
+GRPC_PORT, HTTP_PORT = 50051, 50080
 
 #: What a client may do where there is no authentication.
 _OPEN = "any client can read and write all sessions, spend money on models, and remove budgets"
@@ -63,10 +65,28 @@ def is_authenticated(config: Config) -> bool:
     return not config.insecure and not all(is_local(one) for one in addresses(config))
 
 
-def addresses(config: Config) -> Sequence[str]:
-    """Returns where the API listens."""
+def grpc_addresses(config: Config) -> Sequence[str]:
+    """Returns where the API listens for gRPC."""
     other = config.mutual_tls_listen
     return (config.listen,) if other is None else (config.listen, other)
+
+
+def addresses(config: Config) -> Sequence[str]:
+    """Returns where the API listens, by any protocol."""
+    over_http = () if config.http_listen is None else (config.http_listen,)
+    return (*grpc_addresses(config), *over_http)
+
+
+def http_address(config: Config, listen: str) -> str | None:
+    """Returns where `up` serves HTTP: beside gRPC's address, if no other is set; None: nowhere.
+
+    It is nowhere if the setting is set and empty. `listen` is gRPC's address.
+    """
+    if "http_listen" in config.model_fields_set or listen.startswith("unix:"):
+        return config.http_listen
+    host, _, port = listen.rpartition(":")
+    # Several on one machine have ports of their own for gRPC, and then here.
+    return f"{host}:{HTTP_PORT if int(port) == GRPC_PORT else 0}"
 
 
 def risk(config: Config) -> str | None:

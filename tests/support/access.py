@@ -115,9 +115,9 @@ class Caller:
 
 def method_named(name: str) -> Any:
     """Returns the descriptor of a method of ours."""
-    from service.rpc.server import _REGISTER
+    from service.rpc.pipeline import REGISTER
 
-    for _, service in _REGISTER.values():
+    for _, service in REGISTER.values():
         if name in service.methods_by_name:
             return service.methods_by_name[name]
     raise KeyError(name)

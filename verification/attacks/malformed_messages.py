@@ -9,7 +9,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from service.rpc import server as rpc_server
+from service.rpc import pipeline
 from tests.support.harness import api
 from tests.support.stream_status import raise_status
 from verification.attacks.attack import Attack, Outcome, Stage
@@ -35,7 +35,7 @@ async def _run(stage: Stage) -> Outcome:
 
 
 def _methods() -> Sequence[MethodDescriptor]:
-    descriptors = [descriptor for _, descriptor in rpc_server._REGISTER.values()]
+    descriptors = [descriptor for _, descriptor in pipeline.REGISTER.values()]
     return [method for descriptor in descriptors for method in descriptor.methods]
 
 

@@ -22,7 +22,7 @@ from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.memory_specs import DefaultMemory
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.rpc import server as rpc_server
+from service.rpc import pipeline
 from service.rpc.convert import chunks as convert
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages
@@ -106,9 +106,9 @@ class Request:
 def methods() -> dict[str, tuple[MethodDescriptor, Any]]:
     """Returns the RPCs of every service and what handles them, by their names."""
     found: dict[str, tuple[MethodDescriptor, Any]] = {}
-    for field, (_, descriptor) in rpc_server._REGISTER.items():
-        kind = next(one.type for one in fields(rpc_server.Services) if one.name == field)
-        made = _made_service(kind if isinstance(kind, type) else getattr(rpc_server, str(kind)))
+    for field, (_, descriptor) in pipeline.REGISTER.items():
+        kind = next(one.type for one in fields(pipeline.Services) if one.name == field)
+        made = _made_service(kind if isinstance(kind, type) else getattr(pipeline, str(kind)))
         for method in descriptor.methods:
             handler = getattr(made, method.name)
             # What has no handler of ours yet is the generated refusal.

@@ -74,10 +74,11 @@ class Authentication(Around):
             identity.require(required_scope(method))
         yield
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Also verifies the credentials of streams while they are open."""
         if self._required and handler.response_streaming and _is_ours(method):
             handler = self._watched(method, handler)
-        return super()._wrap(method, handler)
+        return super().wrap(method, handler)
 
     def _watched(self, method: str, handler: Any) -> Any:
         """Returns the handler of a stream that ends once its credentials are not valid."""

@@ -48,10 +48,11 @@ class Around(aio.ServerInterceptor):
             return None
         known = self._wrapped.get(method)
         if known is None or known[0] is not handler:
-            known = self._wrapped[method] = (handler, self._wrap(method, handler))
+            known = self._wrapped[method] = (handler, self.wrap(method, handler))
         return known[1]
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Returns a handler that runs `around` about the given one."""
         codec = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,

@@ -33,7 +33,8 @@ class Idempotency(Around):
         self._database = database
         self._max_bytes = max_bytes
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Wraps the methods whose results are kept."""
         if not method.startswith("/palimpsest.") or getattr(handler, "unary_unary", None) is None:
             return handler
         described = descriptor_pool.Default().FindMethodByName(method.strip("/").replace("/", "."))

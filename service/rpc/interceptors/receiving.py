@@ -49,7 +49,8 @@ class Receiving(Around):
         self._guard = guard
         self._idle_seconds = idle_seconds
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Returns a handler that reads its messages from the context."""
         deserialize = handler.request_deserializer
         codec = {"response_serializer": handler.response_serializer}
         if not handler.response_streaming:

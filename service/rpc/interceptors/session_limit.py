@@ -25,9 +25,10 @@ class SessionLimit(Around):
     field needs besides the method: a search that reranks asks a model.
     """
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Also checks the messages of streams from clients."""
         if not handler.request_streaming or not method.startswith("/palimpsest."):
-            return super()._wrap(method, handler)
+            return super().wrap(method, handler)
         inner = handler.stream_stream
 
         async def streaming(requests: Any, context: Context) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from service.rpc.server import _REGISTER
+from service.rpc.pipeline import REGISTER
 
 #: Names of fields that hold an id or a token wherever they are.
 PLACES = {
@@ -121,7 +121,7 @@ OPTIONAL = ("page_token", "request_id", "resume_token", "principal")
 
 def methods() -> list[MethodDescriptor]:
     """Returns every method of the API."""
-    return [method for _, service in _REGISTER.values() for method in service.methods]
+    return [method for _, service in REGISTER.values() for method in service.methods]
 
 
 def texts(kind: Descriptor, seen: frozenset[str] = frozenset()) -> Iterator[FieldDescriptor]:

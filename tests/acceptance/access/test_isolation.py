@@ -26,10 +26,11 @@ from service.rpc import tree_service
 from storage.access.tenants import find as find_tenant
 from storage.engine.database import Database
 from tests.acceptance.access import matrix
-from tests.acceptance.access.serving import serving
+from tests.acceptance.access.serving import serving_both
 from tests.acceptance.access.tenant_statements import TenantStatements, statements_of
 from tests.support.access import Caller, Refused, connected, operator_key
 from tests.support.harness import worker
+from tests.support.over_http import HttpCaller, over_http
 
 pytestmark = pytest.mark.prove
 
@@ -216,15 +217,20 @@ class Tenants:
     b_id: UUID
 
 
-@pytest.fixture
+@pytest.fixture(params=["grpc", "http"])
 async def tenants(
-    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    url: str,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Tenants]:
     # A node's text has a second page.
     monkeypatch.setattr(tree_service, "TEXT_BYTES", 64)
+    settings = {"authentication": "required", "http_listen": "127.0.0.1:0"}
     async with (
-        serving(url, authentication="required") as address,
+        serving_both(url, **settings) as (address, at),
         connected(address, await operator_key(database)) as operator,
+        over_http(at) as http,
     ):
         with worker(url):
             callers, ids = [], []
@@ -238,6 +244,8 @@ async def tenants(
             await reject(database, ids[0].values)
             await take_tokens(callers[0], operator, ids[0])
             b_id = await id_of(database, "tenant-b")
+            if request.param == "http":
+                callers = [HttpCaller(one, http) for one in callers]
             yield Tenants(a=ids[0], b=ids[1], as_a=callers[0], as_b=callers[1], b_id=b_id)
 
 

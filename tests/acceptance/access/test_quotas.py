@@ -24,7 +24,7 @@ from palimpsest.v1 import (
     session_service_pb2_grpc,
 )
 from service.rpc.interceptors import quota_limit
-from service.rpc.server import _REGISTER
+from service.rpc.pipeline import REGISTER
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving
 from tests.support.access import Caller, Refused, connected, operator_key
@@ -338,7 +338,7 @@ async def test_what_is_not_set_returns_to_the_default(url: str, database: Databa
 
 
 def test_every_stream_counts_as_one() -> None:
-    methods = [one for _, service in _REGISTER.values() for one in service.methods]
+    methods = [one for _, service in REGISTER.values() for one in service.methods]
     streams = {one.name for one in methods if one.client_streaming or one.server_streaming}
     assert streams == quota_limit._ASKS | quota_limit._STREAMS
     assert {one.name for one in methods} >= quota_limit._FREE

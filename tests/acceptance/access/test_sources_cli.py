@@ -67,7 +67,8 @@ async def test_quotas(url: str) -> None:
         )
         for wrong in ("sessions", "sessions=-1", "sessions=few", "sessions=٣"):
             said = await cli.refused("quota", "set", *of, wrong, key=key)
-            assert f"{wrong!r}: give a number, 0 or more, or `default`: sessions=100" in said
+            allowed = "a number of at most 18 digits, 0 or more, or `default`: sessions=100"
+            assert f"{wrong!r}: give {allowed}" in said
         own = (await cli("key", "create", *of, "--scope", "admin", key=key)).strip()
         assert "only administrators of the system" in await cli.refused(
             "quota", "set", "sessions=9", key=own

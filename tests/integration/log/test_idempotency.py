@@ -27,7 +27,7 @@ from palimpsest.v1 import (
     tree_service_pb2,
 )
 from service.rpc.interceptors.base import subject_of
-from service.rpc.server import _REGISTER
+from service.rpc.pipeline import REGISTER
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 
@@ -38,7 +38,7 @@ READS = ("Get", "List", "Check", "Search", "Recall", "Diff")
 
 
 def unary_methods() -> Iterator[Any]:
-    for _, service in _REGISTER.values():
+    for _, service in REGISTER.values():
         for method in service.methods:
             if not (method.client_streaming or method.server_streaming):
                 yield method

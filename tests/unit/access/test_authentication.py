@@ -41,12 +41,12 @@ from service.rpc.interceptors.authentication import (
     required_scope,
 )
 from service.rpc.interceptors.session_limit import OPEN_METHODS, SessionLimit, check_sessions
-from service.rpc.server import _REGISTER
+from service.rpc.pipeline import REGISTER
 from storage.engine.errors import Unreachable
 
 METHODS = [
     f"/{service.full_name}/{method.name}"
-    for _, service in _REGISTER.values()
+    for _, service in REGISTER.values()
     for method in service.methods
 ]
 LIMITED = Identity(
@@ -188,7 +188,7 @@ def stream(verifier: Changing, inner: Any, *, required: bool = True) -> asyncio.
     """Starts a stream that a handler serves."""
     interceptor = Authentication([verifier], required=required, seconds=0.001)
     handler: Any = grpc.unary_stream_rpc_method_handler(inner)
-    wrapped = interceptor._wrap("/palimpsest.v1.MemoryService/WatchMemory", handler)
+    wrapped = interceptor.wrap("/palimpsest.v1.MemoryService/WatchMemory", handler)
     sent = context(("authorization", "Bearer good"))
     return asyncio.get_running_loop().create_task(wrapped.unary_stream(None, sent))
 

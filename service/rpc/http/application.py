@@ -1,0 +1,309 @@
+"""The ASGI application: finds the method of a request, and runs its handler."""
+
+import asyncio
+import ipaddress
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import structlog
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.message import Message
+from starlette.middleware.cors import CORSMiddleware
+
+from service.domain.values.errors import InvalidInput
+from service.rpc.http import wire
+from service.rpc.http.call import Aborted, ClientGone, HttpCall, Receive, Send
+from service.rpc.http.wire import Codec, Format, Framing
+from service.rpc.interceptors.base import Around
+from service.rpc.pipeline import Handler
+from service.settings.config import Limits
+from storage.engine.tasks import cancel
+
+_log = structlog.get_logger("palimpsest.rpc")
+
+#: Streams in both directions whose clients wait for responses while they send: gRPC only.
+GRPC_ONLY = frozenset({"/palimpsest.v1.SessionService/AppendChunks"})
+OPENAPI_PATH = "/openapi.json"
+_OPENAPI_FILE = Path(__file__).with_name("openapi.json")
+
+#: For how long a browser remembers the answer.
+_CORS_SECONDS = 7200
+
+_EVENTS = "text/event-stream"
+_SINGLE = {f"application/{codec}": codec for codec in Codec}
+_ENVELOPES = {f"application/connect+{codec}": codec for codec in Codec}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Method:
+    """What a path serves."""
+
+    handler: Any
+    request: type[Message]
+    #: Whether GET may call it: it changes nothing.
+    is_safe: bool
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has several responses."""
+        return bool(self.handler.response_streaming)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Refusal(Exception):
+    """A request that calls no method."""
+
+    status: int
+    message: str
+    headers: Sequence[tuple[str, str]] = ()
+
+
+def for_browsers(application: "Application", origins: Collection[str]) -> Any:
+    """Returns an ASGI application that also replies to browsers that ask first (CORS)."""
+    return CORSMiddleware(
+        application,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=[
+            *("authorization", "content-type", "connect-protocol-version", "connect-timeout-ms"),
+            *("traceparent", "tracestate"),
+        ],
+        expose_headers=["retry-after", "www-authenticate"],
+        max_age=_CORS_SECONDS,
+    )
+
+
+class Application:
+    """Serves the methods over HTTP, by the same interceptors and handlers as gRPC does.
+
+    Without authentication a web page that the user of this machine visits could call it, as could
+    one whose name resolves to this machine. So it then refuses requests for other hosts, and, with
+    or without, those from origins that are not listed.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        interceptors: Sequence[Around],
+        limits: Limits,
+        *,
+        origins: Collection[str] = (),
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        """`origins`: those of web pages that may call it; "*": all.
+
+        `hosts`: the hosts that requests may name besides addresses of this machine; None: any.
+        """
+        self._limits = limits
+        self._origins = frozenset(origins)
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._methods: dict[str, _Method] = {}
+        for path, handler in handlers.items():
+            described = descriptor_pool.Default().FindMethodByName(path[1:].replace("/", "."))
+            # `HttpCall.read` has decoded the message already.
+            wrapped: Any = handler._replace(request_deserializer=_same)
+            for interceptor in reversed(interceptors):
+                wrapped = interceptor.wrap(path, wrapped)
+            safe = described.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+            self._methods[path] = _Method(
+                handler=wrapped,
+                request=message_factory.GetMessageClass(described.input_type),
+                is_safe=safe,
+            )
+        self._streams_in = {path for path, one in handlers.items() if one.request_streaming}
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serves a request; part of ASGI."""
+        assert scope["type"] == "http", "the server offers nothing else"
+        headers = [
+            (key.decode("latin-1").lower(), value.decode("latin-1"))
+            for key, value in scope["headers"]
+        ]
+        try:
+            self._check_origin(headers, scope)
+            if scope["path"] == OPENAPI_PATH and scope["method"] in ("GET", "HEAD"):
+                await _respond(send, 200, _openapi(), [("content-type", "application/json")])
+                return
+            method = self._method(scope)
+            format = _format(method, scope, dict(headers))
+        except _Refusal as refused:
+            content = wire.dumped({"code": _code(refused.status), "message": refused.message})
+            headers = [("content-type", "application/json"), *refused.headers]
+            await _respond(send, refused.status, content, headers)
+            return
+        call = HttpCall(
+            scope,
+            receive,
+            send,
+            request=method.request,
+            format=format,
+            max_bytes=self._limits.max_message_bytes,
+            send_seconds=self._limits.message_seconds,
+            streams_in=scope["path"] in self._streams_in,
+        )
+        try:
+            await _run(method, call)
+        except ClientGone:
+            # Nothing can be sent, and nothing was lost: what was stored is stored.
+            return
+
+    def _method(self, scope: Mapping[str, Any]) -> _Method:
+        path = scope["path"]
+        found = self._methods.get(path)
+        if found is None:
+            raise _Refusal(
+                status=404,
+                message="there is no such method: POST to /palimpsest.v1.SessionService/Recall, for"
+                f" example; {OPENAPI_PATH} lists all of them",
+            )
+        if path in GRPC_ONLY:
+            raise _Refusal(
+                status=501,
+                message="this stream is for gRPC: append by SessionService/Append with request_id",
+            )
+        allowed = ("GET", "POST") if found.is_safe else ("POST",)
+        if scope["method"] not in allowed:
+            raise _Refusal(
+                status=405,
+                message=f"call this method by {' or '.join(allowed)}",
+                headers=[("allow", ", ".join(allowed))],
+            )
+        return found
+
+    def _check_origin(self, headers: Sequence[tuple[str, str]], scope: Mapping[str, Any]) -> None:
+        given = dict(headers)
+        host = given.get("host", "")
+        origin = given.get("origin")
+        if self._hosts is not None and not _is_here(host, self._hosts):
+            raise _Refusal(
+                status=403,
+                message="without authentication this server serves requests for its own address"
+                " only: call it by that, or set PALIMPSEST_AUTHENTICATION=required",
+            )
+        if origin is None or "*" in self._origins or origin in self._origins:
+            return
+        if origin != f"{scope.get('scheme', 'http')}://{host}":
+            raise _Refusal(
+                status=403,
+                message="web pages of this origin may not call: add it to"
+                " PALIMPSEST_HTTP_ORIGINS to allow it",
+            )
+
+
+async def _run(method: _Method, call: HttpCall) -> None:
+    """Runs a handler until it ends, its deadline is up or its client is gone. Raises ClientGone."""
+    try:
+        call.expect(wire.timeout(call.header("connect-timeout-ms")))
+    except InvalidInput as error:
+        call.end_with(grpc.StatusCode.INVALID_ARGUMENT, error.message)
+        await call.finish(None)
+        return
+    handler = method.handler
+    serve = handler.stream_stream if method.is_stream else handler.stream_unary
+    work = asyncio.create_task(serve(None, call))
+    beside = [asyncio.create_task(call.gone()), asyncio.create_task(call.alive())]
+    try:
+        await asyncio.wait(
+            (work, *beside), timeout=call.time_remaining(), return_when=asyncio.FIRST_COMPLETED
+        )
+        if not work.done():
+            is_gone = call.done()
+            code = grpc.StatusCode.CANCELLED if is_gone else grpc.StatusCode.DEADLINE_EXCEEDED
+            call.end_with(code, "the client is gone" if is_gone else "the deadline is exceeded")
+    finally:
+        await cancel([work, *beside])
+    await call.finish(_outcome(work, call))
+
+
+def _outcome(work: "asyncio.Task[Any]", call: HttpCall) -> Any:
+    """Returns the response of a handler that has ended; None if `call.failed` is set.
+
+    Raises ClientGone.
+    """
+    if work.cancelled():
+        if call.failed is None:
+            call.end_with(grpc.StatusCode.CANCELLED, "the server stops")
+        return None
+    error = work.exception()
+    if error is None:
+        return work.result()
+    if isinstance(error, ClientGone) or call.done():
+        raise ClientGone
+    if not isinstance(error, Aborted):
+        # `Errors` gives all others a number, and the client that.
+        _log.error("call failed outside of its interceptors", exc_info=error)
+        call.end_with(grpc.StatusCode.INTERNAL, "internal error: report it to the operator")
+    return None
+
+
+def _format(method: _Method, scope: Mapping[str, Any], headers: Mapping[str, str]) -> Format:
+    """Returns how a request is written, and how its responses are to be. Raises _Refusal."""
+    is_get = scope["method"] == "GET"
+    accepts_events = _EVENTS in headers.get("accept", "").lower()
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method.is_stream:
+        if accepts_events and (is_get or given == "application/json"):
+            return Format(codec=Codec.JSON, framing=Framing.EVENTS)
+        if given in _ENVELOPES:
+            return Format(codec=_ENVELOPES[given], framing=Framing.ENVELOPES)
+        raise _Refusal(
+            status=415,
+            message="this method streams its responses: send application/json with"
+            f" `Accept: {_EVENTS}`, or application/connect+json or +proto by the Connect protocol",
+            headers=[("accept-post", ", ".join(("application/json", *_ENVELOPES)))],
+        )
+    if is_get:
+        return Format(codec=wire.query_codec(scope["query_string"]), framing=Framing.SINGLE)
+    if given not in _SINGLE:
+        raise _Refusal(
+            status=415,
+            message="send the header `content-type: application/json`, or application/proto",
+            headers=[("accept-post", ", ".join(_SINGLE))],
+        )
+    return Format(codec=_SINGLE[given], framing=Framing.SINGLE)
+
+
+def _is_here(host: str, hosts: Collection[str]) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name in hosts:
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _code(status: int) -> str:
+    """Returns the protocol's code for a status that no method has caused."""
+    return {403: "permission_denied", 404: "not_found"}.get(status, "unimplemented")
+
+
+def _same(message: Message) -> Message:
+    return message
+
+
+@cache
+def _openapi() -> bytes:
+    return _OPENAPI_FILE.read_bytes()
+
+
+async def _respond(
+    send: Send, status: int, content: bytes, headers: Sequence[tuple[str, str]]
+) -> None:
+    encoded = [(key.encode(), value.encode()) for key, value in headers]
+    encoded += [
+        (b"content-length", str(len(content)).encode()),
+        (b"date", formatdate(usegmt=True).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
