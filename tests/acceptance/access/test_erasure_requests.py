@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import uuid4
 
 import grpc
 import pytest
@@ -19,6 +18,8 @@ from palimpsest.v1 import (
     session_service_pb2_grpc,
 )
 
+#: The same in each process that collects the tests.
+UNKNOWN = "0b6f2f0e-3f0c-4b51-9a5e-0f6f3c1f7a10"
 LONG = "x" * 501
 CONTROL = "a\x00b"
 LIST = access_service_pb2.ListErasuresRequest
@@ -41,8 +42,8 @@ CASES: list[tuple[type, dict[str, Any], tuple[str, str]]] = [
     (RECEIPT, {}, INVALID),
     (RECEIPT, {"erasure": "7"}, INVALID),
     (RECEIPT, {"erasure": CONTROL}, INVALID),
-    (RECEIPT, {"erasure": str(uuid4())}, ("NOT_FOUND", "ERASURE_NOT_FOUND")),
-    (RECEIPT, {"erasure": str(uuid4()), "tenant": CONTROL}, INVALID),
+    (RECEIPT, {"erasure": UNKNOWN}, ("NOT_FOUND", "ERASURE_NOT_FOUND")),
+    (RECEIPT, {"erasure": UNKNOWN, "tenant": CONTROL}, INVALID),
     (TENANT, {}, INVALID),
     (TENANT, {"tenant": "nowhere"}, ("NOT_FOUND", "TENANT_NOT_FOUND")),
     (TENANT, {"tenant": "nowhere", "reason": LONG}, INVALID),
