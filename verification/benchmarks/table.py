@@ -22,6 +22,7 @@ SIZES: dict[str, Sequence[str]] = {
     "context": (),
     "defaults": ("--turns", "200"),
     "growth": ("--seconds", "60"),
+    "history": (),
     "index": (),
     "kv": (),
     "leases": (),

@@ -208,9 +208,9 @@ async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_no_other(
     told: dict[str, int] = {}
     read = Watches._read
 
-    async def counted(self: Any, tenant_id: Any, key: Any, after: int) -> Any:
-        found = await read(self, tenant_id, key, after)
-        told[str(key[1])] = told.get(str(key[1]), 0) + len(found)
+    async def counted(self: Any, tenant_id: Any, stored: Any, after: int) -> Any:
+        found = await read(self, tenant_id, stored, after)
+        told[stored.name] = told.get(stored.name, 0) + len(found)
         return found
 
     monkeypatch.setattr(Watches, "_read", counted)
