@@ -1,7 +1,11 @@
 """One batch of a producer, over a stream of its own, as a client sends it by hand."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+
+from grpc import aio
 
 from palimpsest.v1 import chunks_pb2, session_service_pb2
 
@@ -16,11 +20,15 @@ async def append_batch(
     `call`: timeout and metadata of the call. Raises AioRpcError for a refusal.
     """
 
-    async def frames() -> AsyncIterator[Request]:
-        yield Request(open=opening)
-        yield Request(batch=Request.Batch(chunks=chunks))
-
+    stream = stub.AppendChunks(**call)
+    await stream.write(Request(open=opening))
+    # A stream that is refused here ends, and gRPC reports a write to it as its own error instead.
+    await stream.read()
+    with suppress(asyncio.InvalidStateError):
+        # It has ended meanwhile: reading raises what it ended with.
+        await stream.write(Request(batch=Request.Batch(chunks=chunks)))
+        await stream.done_writing()
     ack = session_service_pb2.AppendChunksResponse.Ack()
-    async for response in stub.AppendChunks(frames(), **call):
+    while (response := await stream.read()) is not aio.EOF:
         ack = response.ack
     return ack

@@ -275,9 +275,12 @@ async def _listen_http(
     address = config.http_listen
     if address is None:
         return None
-    hosts = None if listening.is_authenticated(config) else {address.rpartition(":")[0]}
     application = Application(
-        handlers(services), interceptors, config.limits, origins=config.http_origins, hosts=hosts
+        handlers(services),
+        interceptors,
+        config.limits,
+        origins=config.http_origins,
+        local_only=listening.is_local(address) and not listening.is_authenticated(config),
     )
     server = HttpServer(for_browsers(application, config.http_origins), config.limits, tls)
     try:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import structlog
@@ -46,6 +47,13 @@ class Certificates:
     def current(self) -> ServerCertificate:
         """Returns what new connections see."""
         return self._current
+
+    @property
+    def pair(self) -> tuple[Path, Path]:
+        """The files of the certificate and of its key."""
+        chain, key = self._config.tls_certificate_file, self._config.tls_key_file
+        assert chain is not None and key is not None, "TLS is configured"  # noqa: PT018
+        return chain, key
 
     def credentials(self, *, mutual: bool) -> grpc.ServerCredentials:
         """Returns the credentials of a port; `mutual`: whether clients must have a certificate.

@@ -63,7 +63,7 @@ def _checked_other_listen(address: str | None) -> str | None:
     return _checked_listen(address) if address else None
 
 
-def _checked_metrics_listen(address: str | None) -> str | None:
+def _checked_port_listen(address: str | None) -> str | None:
     # Empty is as not set.
     if not address:
         return None
@@ -262,7 +262,7 @@ class Config(BaseModel):
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
     #: Where the same API is served over HTTP, in JSON; docs/guides/http.md. Unset: nowhere; `up`
     #: serves it at 127.0.0.1:50080.
-    http_listen: Annotated[str | None, AfterValidator(_checked_other_listen)] = None
+    http_listen: Annotated[str | None, AfterValidator(_checked_port_listen)] = None
     #: Origins of web pages that may call the API over HTTP, such as https://app.example.org,
     #: separated by commas; "*": all.
     http_origins: Origins = ()
@@ -320,7 +320,7 @@ class Config(BaseModel):
     erasure_journal: Path | None = None
     #: HOST:PORT of /metrics, /livez and /readyz over HTTP; unset: none. The executor of a worker
     #: has the next port. Clients that reach it can read figures, but no names.
-    metrics_listen: Annotated[str | None, AfterValidator(_checked_metrics_listen)] = None
+    metrics_listen: Annotated[str | None, AfterValidator(_checked_port_listen)] = None
     #: The model for memories and schemas that name none, as provider/name.
     model: ModelName = OFFLINE_MODEL
     #: Which other models memories, questions and schemas may name: provider/name, or provider/ and

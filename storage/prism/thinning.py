@@ -106,7 +106,7 @@ class OldRevision:
     #: Its day in UTC.
     day: object
     is_pinned: bool
-    #: Of the values of its amendments.
+    #: What the values of its amendments have.
     bytes: int
 
 

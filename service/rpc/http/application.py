@@ -83,9 +83,9 @@ def for_browsers(application: "Application", origins: Collection[str]) -> Any:
 class Application:
     """Serves the methods over HTTP, by the same interceptors and handlers as gRPC does.
 
-    Without authentication a web page that the user of this machine visits could call it, as could
-    one whose name resolves to this machine. So it then refuses requests for other hosts, and, with
-    or without, those from origins that are not listed.
+    A web page that the user of this machine visits could call it, as could one whose name resolves
+    to this machine. So it refuses requests from origins that are not listed, and those for other
+    hosts where it serves this machine alone, without authentication.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Application:
         limits: Limits,
         *,
         origins: Collection[str] = (),
-        hosts: Collection[str] | None = None,
+        local_only: bool = False,
     ) -> None:
         """`origins`: those of web pages that may call it; "*": all.
 
-        `hosts`: the hosts that requests may name besides addresses of this machine; None: any.
+        `local_only`: whether requests have to name this machine as their host.
         """
         self._limits = limits
         self._origins = frozenset(origins)
-        self._hosts = None if hosts is None else frozenset(hosts)
+        self._local_only = local_only
         self._methods: dict[str, _Method] = {}
         for path, handler in handlers.items():
             described = descriptor_pool.Default().FindMethodByName(path[1:].replace("/", "."))
@@ -122,24 +122,23 @@ class Application:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Serves a request; part of ASGI."""
         assert scope["type"] == "http", "the server offers nothing else"
-        headers = [
-            (key.decode("latin-1").lower(), value.decode("latin-1"))
-            for key, value in scope["headers"]
-        ]
+        headers = wire.decoded_headers(scope["headers"])
+        given = dict(headers)
         try:
-            self._check_origin(headers, scope)
+            self._check_origin(given, scope)
             if scope["path"] == OPENAPI_PATH and scope["method"] in ("GET", "HEAD"):
                 await _respond(send, 200, _openapi(), [("content-type", "application/json")])
                 return
             method = self._method(scope)
-            format = _format(method, scope, dict(headers))
+            format = _format(method, scope, given)
         except _Refusal as refused:
             content = wire.dumped({"code": _code(refused.status), "message": refused.message})
-            headers = [("content-type", "application/json"), *refused.headers]
-            await _respond(send, refused.status, content, headers)
+            said = [("content-type", "application/json"), *refused.headers]
+            await _respond(send, refused.status, content, said)
             return
         call = HttpCall(
             scope,
+            headers,
             receive,
             send,
             request=method.request,
@@ -177,11 +176,10 @@ class Application:
             )
         return found
 
-    def _check_origin(self, headers: Sequence[tuple[str, str]], scope: Mapping[str, Any]) -> None:
-        given = dict(headers)
+    def _check_origin(self, given: Mapping[str, str], scope: Mapping[str, Any]) -> None:
         host = given.get("host", "")
         origin = given.get("origin")
-        if self._hosts is not None and not _is_here(host, self._hosts):
+        if self._local_only and not _is_here(host):
             raise _Refusal(
                 status=403,
                 message="without authentication this server serves requests for its own address"
@@ -270,12 +268,12 @@ def _format(method: _Method, scope: Mapping[str, Any], headers: Mapping[str, str
     return Format(codec=_SINGLE[given], framing=Framing.SINGLE)
 
 
-def _is_here(host: str, hosts: Collection[str]) -> bool:
+def _is_here(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    if name == "localhost" or name in hosts:
+    if name == "localhost":
         return True
     try:
         return ipaddress.ip_address(name).is_loopback

@@ -41,9 +41,13 @@ class HttpCall:
     asks for a message, so not before credentials are verified.
     """
 
+    #: OpenTelemetry's name of the protocol.
+    rpc_system = "connectrpc"
+
     def __init__(
         self,
         scope: Mapping[str, Any],
+        headers: Sequence[tuple[str, str]],
         receive: Receive,
         send: Send,
         *,
@@ -53,9 +57,10 @@ class HttpCall:
         send_seconds: float,
         streams_in: bool = False,
     ) -> None:
-        """`request`: the class of its messages. `max_bytes`: of one of them.
+        """`headers`: with lower-case names. `request`: the class of its messages.
 
-        `send_seconds`: how long a client may take to accept a part of the response.
+        `max_bytes`: of one of them. `send_seconds`: how long a client may take to accept a part of
+        the response.
         """
         self._scope = scope
         self._receive = receive
@@ -65,10 +70,7 @@ class HttpCall:
         self._max_bytes = max_bytes
         self._send_seconds = send_seconds
         self._streams_in = streams_in
-        self._headers = [
-            (key.decode("latin-1").lower(), value.decode("latin-1"))
-            for key, value in scope["headers"]
-        ]
+        self._headers = headers
         self._buffer = bytearray()
         self._is_read = False
         self._read_all = asyncio.Event()

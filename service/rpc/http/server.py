@@ -1,14 +1,9 @@
 """The HTTP server: sockets, TLS and the limits of connections, for the ASGI application."""
 
 import asyncio
-import os
 import socket
 import ssl
-import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import h11
@@ -18,7 +13,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from service.rpc.certificates import Certificates
-from service.settings.certificates import ServerCertificate
 from service.settings.config import Limits
 from storage.engine.tasks import cancel
 
@@ -104,7 +98,7 @@ class HttpServer:
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, address: str, *, requires_certificate: bool = False) -> None:
-        """Serves at HOST:PORT (port 0 picks one) or unix:PATH. Raises OSError."""
+        """Serves at HOST:PORT; port 0 picks one. Raises OSError."""
         self._socket = _bound(address)
         await self._serve(requires_certificate)
         if self._tls is not None:
@@ -114,11 +108,9 @@ class HttpServer:
     def url(self) -> str:
         """Returns where it is served, after `start`."""
         assert self._socket is not None, "it is started"
-        name = self._socket.getsockname()
-        if not isinstance(name, tuple):
-            return f"unix:{name}"
-        host = f"[{name[0]}]" if ":" in name[0] else name[0]
-        return f"{'http' if self._tls is None else 'https'}://{host}:{name[1]}"
+        host, port = self._socket.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        return f"{'http' if self._tls is None else 'https'}://{name}:{port}"
 
     async def stop(self, grace_seconds: float) -> None:
         """Accepts no more, and gives the calls in progress `grace_seconds` to end."""
@@ -140,7 +132,7 @@ class HttpServer:
         assert self._socket is not None, "it is bound"
         context = None
         if self._tls is not None:
-            context = _context(self._tls.current, requires=requires_certificate)
+            context = _context(self._tls, requires=requires_certificate)
 
         def protocol() -> asyncio.Protocol:
             return _Protocol(
@@ -160,53 +152,48 @@ class HttpServer:
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             current = await asyncio.to_thread(self._tls.follow)
-            if current is not served:
-                before, served = self._server, current
+            if current is served:
+                continue
+            before = self._server
+            try:
                 await self._serve(requires_certificate)
-                before.close()
+            except OSError as error:
+                # The files have changed once more since they were checked: the next look tries.
+                _log.warning("the new certificate is not served yet", cause=str(error))
+                continue
+            before.close()
+            served = current
 
 
 def _bound(address: str) -> socket.socket:
     """Returns a listening socket. Raises OSError."""
-    if address.startswith("unix:"):
-        path = address.removeprefix("unix:")
-        with suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(path)
-    else:
-        host, _, port = address.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        family, kind, _, _, found = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            made.bind(found)
-        except OSError:
-            made.close()
-            raise
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    family, kind, _, _, found = socket.getaddrinfo(
+        host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(found)
+    except OSError:
+        made.close()
+        raise
     made.listen(_BACKLOG)
     made.setblocking(False)
     return made
 
 
-def _context(certificate: ServerCertificate, *, requires: bool) -> ssl.SSLContext:
-    """Returns TLS 1.2 and later with a certificate."""
+def _context(tls: Certificates, *, requires: bool) -> ssl.SSLContext:
+    """Returns TLS 1.2 and later with the certificate of now. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    if certificate.client_ca is not None:
-        context.load_verify_locations(cadata=certificate.client_ca.decode("ascii"))
+    if tls.current.client_ca is not None:
+        context.load_verify_locations(cadata=tls.current.client_ca.decode("ascii"))
         context.verify_mode = ssl.CERT_REQUIRED if requires else ssl.CERT_OPTIONAL
     # Python reads both from files only.
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "pair.pem")
-        path.touch(0o600)
-        path.write_bytes(certificate.chain + b"\n" + certificate.key)
-        context.load_cert_chain(path)
+    context.load_cert_chain(*tls.pair)
     return context
 
 

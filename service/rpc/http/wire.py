@@ -9,7 +9,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -153,6 +153,11 @@ def _detail(packed: Any) -> dict[str, Any]:
             content = kind.FromString(packed.value)
             found["debug"] = json_format.MessageToDict(content)
     return found
+
+
+def decoded_headers(raw: Iterable[tuple[bytes, bytes]]) -> Sequence[tuple[str, str]]:
+    """Returns headers as text, with lower-case names."""
+    return [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in raw]
 
 
 def encode(message: Message, codec: Codec) -> bytes:

@@ -97,6 +97,11 @@ def status_of(context: Context) -> str:
     return str(getattr(context.code(), "name", grpc.StatusCode.OK.name))
 
 
+def system_of(context: Context) -> str:
+    """Returns the protocol of a call, as OpenTelemetry names it."""
+    return str(getattr(context, "rpc_system", "grpc"))
+
+
 def deadline_of(context: Context) -> float | None:
     """Returns when to stop waiting, in the event loop's time; None when the client set none.
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from service.rpc.interceptors.base import Around, Context, status_of
+from service.rpc.interceptors.base import Around, Context, status_of, system_of
 from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 
@@ -35,7 +35,7 @@ class Telemetry(Around):
             yield
             return
         name = method.lstrip("/")
-        attributes = {Attribute.RPC_SYSTEM_NAME: "grpc", Attribute.RPC_METHOD: name}
+        attributes = {Attribute.RPC_SYSTEM_NAME: system_of(context), Attribute.RPC_METHOD: name}
         start = time.perf_counter()
         self._in_flight.add(1)
         try:

@@ -9,7 +9,7 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from service.domain.values.tenancy import memory_id, session_key
-from service.rpc.interceptors.base import Around, Context, status_of, subject_of
+from service.rpc.interceptors.base import Around, Context, status_of, subject_of, system_of
 from service.rpc.interceptors.tenancy import current_tenant
 from service.telemetry import logs, tracer, tracing
 from service.telemetry.names import Attribute
@@ -49,7 +49,7 @@ def _span(name: str, context: Context) -> AbstractContextManager[Span]:
         name,
         context=tracing.incoming(context.invocation_metadata() or ()) or TraceContext(),
         kind=SpanKind.SERVER,
-        attributes={Attribute.RPC_SYSTEM_NAME: "grpc", Attribute.RPC_METHOD: name},
+        attributes={Attribute.RPC_SYSTEM_NAME: system_of(context), Attribute.RPC_METHOD: name},
         record_exception=False,
         set_status_on_exception=False,
     )

@@ -29,7 +29,7 @@ SESSION = session_service_pb2.DeleteSessionRequest
 MEMORY = memory_service_pb2.DeleteMemoryRequest
 REDACT = session_service_pb2.RedactChunksRequest
 
-#: Of a request its values, and how it ends: the code, and the reason of the error.
+#: A request, its values, and the code and reason of the error that it ends with.
 INVALID = ("INVALID_ARGUMENT", "FIELD_INVALID")
 GONE = ("NOT_FOUND", "SESSION_NOT_FOUND")
 CASES: list[tuple[type, dict[str, Any], tuple[str, str]]] = [

@@ -100,7 +100,7 @@ async def test_reads_also_by_get(served: Served) -> None:
         (f"{SESSIONS}/GetSession", JSON, "{", 400, "no JSON"),
         (f"{SESSIONS}/GetSession", JSON, '{"sesion": "a"}', 400, "sesion"),
         (f"{SESSIONS}/GetSession", JSON, '{"session": "a/b"}', 400, "session: must be printable"),
-        (f"{SESSIONS}/GetSession", JSON, '{"session": "nobody"}', 404, "no session 'nobody'"),
+        (f"{SESSIONS}/GetSession", JSON, '{"session": "bob"}', 404, "no session 'bob'"),
         (f"{SESSIONS}/GetSession", JSON | {"connect-timeout-ms": "soon"}, "{}", 400, "digits"),
         (f"{SESSIONS}/GetSession", JSON | {"content-encoding": "br"}, "{}", 400, "use gzip"),
         (f"{SESSIONS}/GetSession", JSON, "[" * 100_000, 400, "recursion"),
@@ -151,7 +151,7 @@ async def test_an_answer_is_streamed_as_events(url: str, served: Served) -> None
 
 
 async def test_errors_of_streams(served: Served) -> None:
-    asked = {"session": "nobody", "query": "What?"}
+    asked = {"session": "bob", "query": "What?"}
     events = await served.call(f"{ANSWERS}/Ask", asked, accept="text/event-stream")
     assert (events.status_code, reason_of(events)) == (404, "SESSION_NOT_FOUND")
     for content, said in (
@@ -324,14 +324,15 @@ async def test_tls_follows_its_files_and_checks_client_certificates(
     root = tmp_path / "root.pem"
     root.write_bytes(AUTHORITY.root.pem)
     files = {"tls_certificate_file": certificate, "tls_key_file": key, "tls_client_ca_file": root}
-    settings = {**ANY, **files, "authentication": "none"}
+    # The certificate says who calls.
+    settings = {**ANY, **files, "authentication": "required"}
     context = ssl.create_default_context(cafile=str(root))
     async with serving_both(url, **settings) as (_, at):
         at = at.replace("127.0.0.1", "localhost")
         with pytest.raises(httpx.HTTPError):
             async with over_http(at, verify=context) as http:
                 await http.post(f"{SESSIONS}/ListSessions", json={})
-        pair = AUTHORITY.issue("client").write(tmp_path, "client")
+        pair = AUTHORITY.issue("client", uris=["palimpsest:default"]).write(tmp_path, "client")
         context.load_cert_chain(*pair)
         async with over_http(at, verify=context) as http:
             assert (await http.post(f"{SESSIONS}/ListSessions", json={})).status_code == 200
@@ -365,6 +366,13 @@ async def test_an_open_address_is_refused_without_tls(url: str) -> None:
     with pytest.raises(CannotStart, match=r"0\.0\.0\.0:0 can be reached from other machines"):
         async with serving_both(url, http_listen="0.0.0.0:0"):
             pass
+
+
+async def test_where_others_may_call_any_name_of_the_machine_is_served(url: str) -> None:
+    settings = {"http_listen": "0.0.0.0:0", "insecure": True}
+    async with serving_both(url, **settings) as (_, at), over_http(at) as http:
+        found = await http.post(f"{SESSIONS}/ListSessions", json={}, headers={"host": "memory.lan"})
+        assert found.status_code == 200
 
 
 async def test_an_import_over_http(served: Served) -> None:
