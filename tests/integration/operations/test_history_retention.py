@@ -9,7 +9,6 @@ from service.app.kinds import memories_of, use_cases
 from service.domain.prism.amendments import Op
 from service.domain.prism.spec import Encoding
 from service.domain.prompting.flows import ModelRequest
-from service.domain.values import fault_hook
 from service.domain.values.errors import FailedPrecondition
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -23,9 +22,8 @@ from service.usecases.operations import retention as usecase
 from service.usecases.search.entry_index import EntryIndexer
 from storage.engine.database import Database
 from storage.memories import entries
-from tests.integration.operations.test_retention import Sql, differences, retain, run
+from tests.integration.operations.test_retention import Sql, differences, retain, run, run_killed
 from tests.integration.operations.test_retention import admin as admin
-from tests.integration.support.crashing import Killed
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, Script, make, prism_method, read
 from tests.integration.support.writing import append_texts, drop_wake_ups
 
@@ -224,20 +222,7 @@ async def test_a_crash_between_batches_loses_nothing(
     await built(database, admin)
     before = await states(database)
     await retain(database, history_days=30)
-    passed = 0
-
-    def kill(boundary: str) -> None:
-        nonlocal passed
-        passed += boundary == f"retention-remove:{step}"
-        if passed == 2:
-            raise Killed
-
-    fault_hook.install(kill)
-    try:
-        with pytest.raises(Killed):
-            await run(database, admin)
-    finally:
-        fault_hook.install(None)
+    await run_killed(database, admin, step)
     reached = 8 if step == "commit" else 16
     assert await admin("SELECT thinned_revision FROM memory") == [(reached,)]
     assert await differences(database) == []

@@ -93,6 +93,24 @@ async def run(database: Database, admin: Sql) -> None:
     )
 
 
+async def run_killed(database: Database, admin: Sql, step: str) -> None:
+    """Begins what `run` does, and ends it at the second removal: at its `commit` or `committed`."""
+    passed = 0
+
+    def kill(boundary: str) -> None:
+        nonlocal passed
+        passed += boundary == f"retention-remove:{step}"
+        if passed == 2:
+            raise Killed
+
+    fault_hook.install(kill)
+    try:
+        with pytest.raises(Killed):
+            await run(database, admin)
+    finally:
+        fault_hook.install(None)
+
+
 async def answered(database: Database, *, events: int = 2, pending: bool = False) -> UUID:
     """Returns an answer with events."""
     stored = await read(database)
@@ -453,20 +471,7 @@ async def test_a_crash_between_batches_expires_no_chunk_twice(
     await prism_method(database, Script()).drain(ITEM)
     await age(admin, "chunk", 31)
     await retain(database, chunk_days=30)
-    passed = 0
-
-    def kill(boundary: str) -> None:
-        nonlocal passed
-        passed += boundary == f"retention-remove:{step}"
-        if passed == 2:
-            raise Killed
-
-    fault_hook.install(kill)
-    try:
-        with pytest.raises(Killed):
-            await run(database, admin)
-    finally:
-        fault_hook.install(None)
+    await run_killed(database, admin, step)
     gone = 2 if step == "commit" else 4
     assert (await texts(admin)).count("") == gone
     assert await admin("SELECT expired_position FROM session WHERE name = 's'") == [(gone,)]
