@@ -63,10 +63,11 @@ def test_doctor_and_verify_find_what_runs(folder: Path, model: FakeModel) -> Non
     up = Up(folder, model)
     try:
         address = up.said[0].removeprefix("Palimpsest listens at ").partition(";")[0]
-        assert up.said[1] == (
+        assert up.said[1].startswith("Over HTTP: http://127.0.0.1:")
+        assert up.said[2] == (
             "Clients need no key and act for the default tenant: only this machine reaches it"
         )
-        assert up.said[2] == f"The model is openai/fake at {model.url}; vectors by openai/words"
+        assert up.said[3] == f"The model is openai/fake at {model.url}; vectors by openai/words"
         told = up.folder / "run" / "settings.json"
         assert stat.S_IMODE(told.stat().st_mode) == 0o600
         assert KEY not in told.read_text()
