@@ -18,6 +18,7 @@ from service.cli import (
     erasure,
     extensions,
     forget,
+    hook,
     ingest,
     memory,
     model,
@@ -54,7 +55,7 @@ for module in (
     transfer,
 ):
     module.register(app)
-for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, demo):
+for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, hook, demo):
     module.register(app)
 extensions.register(app)
 

@@ -1,0 +1,5 @@
+"""Runs `python -m palimpsest_hook`."""
+
+from palimpsest_hook.command import main
+
+main()

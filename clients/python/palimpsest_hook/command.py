@@ -1,0 +1,138 @@
+"""`palimpsest-hook` (and `palimpsest hook`): what an agent runs at each event."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palimpsest_hook.delivery import Undelivered, deliver, described, start_delivery
+from palimpsest_hook.events import (
+    AGENTS,
+    EVENTS,
+    MAX_EVENT_BYTES,
+    Agent,
+    BadEvent,
+    Event,
+    answer,
+    folder_of,
+    parsed,
+    thread_of,
+    turn_of,
+)
+from palimpsest_hook.queue import Entry, Queue, QueueFull
+from palimpsest_hook.recalling import recalled
+from palimpsest_hook.settings import Settings, session_of
+
+#: How long an agent waits at most for what is recalled, after the process has started.
+RECALL_SECONDS = 0.18
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command. An event never fails: without memory, the agent works as it did before."""
+    begin = time.monotonic()
+    options = _parser().parse_args(arguments)
+    if options.command in EVENTS:
+        _event(options.command, options.agent, begin)
+    try:
+        settings = Settings.of(os.environ)
+        queue = Queue(settings.queue)
+        if options.command == "flush":
+            sys.exit(_flush(queue, refused=options.refused, quiet=options.quiet))
+        print(f"{described(queue)}\nservice: {settings.http_url}\nqueue: {settings.queue}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _event(kind: Event, agent: Agent, begin: float) -> None:
+    """Queues what is said, answers the agent, and ends the process."""
+    context = warning = ""
+    try:
+        settings = Settings.of(os.environ)
+        event = parsed(sys.stdin.buffer.read(MAX_EVENT_BYTES + 1))
+        if settings.enabled:
+            context, warning = _handled(settings, kind, agent, event, begin)
+    except (BadEvent, QueueFull, ValueError, OSError) as error:
+        warning = f"Palimpsest: {error}"
+    if text := answer(agent, kind, context, warning):
+        print(text)
+    if warning:
+        print(warning, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: a call that did not end in time must not delay the agent.
+    os._exit(0)
+
+
+def _handled(
+    settings: Settings, kind: Event, agent: Agent, event: Mapping[str, Any], begin: float
+) -> tuple[str, str]:
+    """Returns the context and a warning."""
+    session = session_of(folder_of(agent, event), os.environ)
+    turn = turn_of(agent, kind, event) if kind != "session-start" else None
+    queue = Queue(settings.queue)
+    warning = ""
+    if turn is not None:
+        entry = Entry(
+            session=session,
+            thread=turn.thread,
+            source=agent if turn.role == "assistant" else "",
+            role=turn.role,
+            text=turn.text,
+            request_id=turn.request_id,
+            said_at=time.time(),
+        )
+        try:
+            queue.add(entry)
+        except (QueueFull, OSError) as error:
+            warning = f"Palimpsest does not remember this turn: {error}"
+    if queue.waiting():
+        start_delivery()
+    if kind == "reply" or not settings.tokens or (agent == "cursor" and kind == "prompt"):
+        return "", warning
+    context = recalled(
+        settings.http_url,
+        session,
+        query=turn.text if turn else "",
+        thread=thread_of(agent, event),
+        tokens=settings.tokens,
+        seconds=max(0.01, RECALL_SECONDS - (time.monotonic() - begin)),
+        environment=os.environ,
+    )
+    return context, warning
+
+
+def _flush(queue: Queue, *, refused: bool, quiet: bool) -> int:
+    if refused:
+        queue.retry_refused()
+    try:
+        done = deliver(queue)
+    except Undelivered as error:
+        if not quiet:
+            print(f"error: {error}\n{described(queue)}", file=sys.stderr)
+        return 1
+    if not quiet:
+        print(f"{done} turn(s) are remembered\n{described(queue)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="palimpsest-hook",
+        description="Captures the turns of coding agents: docs/guides/hooks.md",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    said = {
+        "session-start": "recall the newest of the repository (stdin: the event as JSON)",
+        "prompt": "remember the prompt, and recall what fits it (stdin: the event as JSON)",
+        "reply": "remember the agent's reply (stdin: the event as JSON)",
+    }
+    for name in EVENTS:
+        one = commands.add_parser(name, help=said[name])
+        one.add_argument("--agent", choices=AGENTS, default="claude-code")
+    flush = commands.add_parser("flush", help="deliver what waits, until it is acked")
+    flush.add_argument("--refused", action="store_true", help="also what was refused before")
+    flush.add_argument("--quiet", action="store_true", help="print nothing")
+    commands.add_parser("status", help="show what waits, and what was refused and why")
+    return parser
