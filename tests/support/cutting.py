@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts the connections through it, or freezes them."""
+"""A TCP proxy that cuts the connections through it, freezes them, or refuses new ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,8 +19,10 @@ class Proxy:
         #: Connections that came through.
         self.connections = 0
         self.server: asyncio.Server | None = None
-        self._goes = asyncio.Event()
-        self._goes.set()
+        #: Set while data passes, for each direction.
+        self._goes = {"to_client": asyncio.Event(), "to_server": asyncio.Event()}
+        self._refuses = False
+        self.release()
 
     async def close(self) -> None:
         """Takes no more connections, and ends those that are there."""
@@ -33,17 +35,28 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    def hold(self) -> None:
-        """Stops passing data on, while the connections stay open."""
-        self._goes.clear()
+    def hold(self, *directions: str) -> None:
+        """Stops passing data on, while the connections stay open; in both directions by default."""
+        for direction in directions or self._goes:
+            self._goes[direction].clear()
+
+    def refuse(self) -> None:
+        """Ends all connections, and those that are made until `release`."""
+        self._refuses = True
+        self.cut()
 
     def release(self) -> None:
         """Passes on what was delayed, and all that follows."""
-        self._goes.set()
+        self._refuses = False
+        for goes in self._goes.values():
+            goes.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
         self.connections += 1
+        if self._refuses:
+            writer.transport.abort()
+            return
         ends = {writer}
         # One that is cut while the far end is still called is cut as well.
         self._writers |= ends
@@ -52,7 +65,10 @@ class Proxy:
             ends.add(far_writer)
             self._writers |= ends
             if self.server is not None and self.server.is_serving():
-                await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+                await asyncio.gather(
+                    self._pass(reader, far_writer, self._goes["to_server"]),
+                    self._pass(far_reader, writer, self._goes["to_client"]),
+                )
         except OSError:
             # The server is not there: the client sees the end of its connection.
             pass
@@ -61,10 +77,12 @@ class Proxy:
             for end in ends:
                 end.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, goes: asyncio.Event
+    ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65_536):
-                await self._goes.wait()
+                await goes.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()
