@@ -17,7 +17,7 @@ extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml',
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test prove test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image sbom audit lock dist release proto sync clean
+.PHONY: help setup setup-local demo test prove test-clients test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image sbom audit lock dist release proto sync clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,10 +46,10 @@ demo: setup ## run the main job end to end (FILE=path: your own text; TASK=book,
 # Each of the many processes would compile our own code again where Python is told to keep nothing.
 test prove test-debian: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment --ignore tests/clients
 
 prove: setup ## run the tests that take longer: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
-	PALIMPSEST_TEST_EXAMPLES=100 $(if $(LONG),PALIMPSEST_TEST_LONG=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment
+	PALIMPSEST_TEST_EXAMPLES=100 $(if $(LONG),PALIMPSEST_TEST_LONG=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment --ignore tests/clients
 ifdef LONG
 	$(BIN)/python -m verification.chaos steps
 	@$(MAKE) --no-print-directory mutants fuzz sweep attack
@@ -57,6 +57,13 @@ ifdef LONG
 else
 	@$(MAKE) --no-print-directory attack SHORT=1
 endif
+
+# Each client and framework is installed by a target of its own, with a stamp in .cache/, and is
+# left out where its toolchain is missing: its tests are skipped, and say so.
+CLIENT_STAMPS :=
+
+test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
+	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
 
 test-local: setup-local ## run the tests that need a real inference engine
 	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator
 
 from tests import ROOT
 

@@ -1,0 +1,201 @@
+"""Runs a script of clients/conformance against a service, by the driver of one client."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import jsonschema
+import pytest
+
+from tests import ROOT
+from tests.clients.drivers import REPLY_SECONDS, Client, Driver
+from tests.clients.matching import difference, filled
+from tests.clients.service import Service
+
+FOLDER = ROOT / "clients/conformance"
+SCHEMA = FOLDER / "schema.json"
+#: How often the log is read until it has what a step waits for.
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A script of one feature."""
+
+    feature: str
+    name: str
+    steps: tuple[Mapping[str, Any], ...]
+    service: str = "open"
+
+    def __str__(self) -> str:
+        return f"{self.feature}: {self.name}"
+
+
+class Unsupported(Exception):
+    """A driver says why its client cannot do what a script asks for."""
+
+
+def files() -> dict[str, dict[str, Any]]:
+    """Returns the features, by the names of their files, in the order of the table.
+
+    Raises ValidationError for a file that is none.
+    """
+    checker = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    found = {}
+    for path in sorted(set(FOLDER.glob("*.json")) - {SCHEMA}):
+        content = json.loads(path.read_text())
+        checker.validate(content)
+        found[path.stem] = content
+    return found
+
+
+def scripts() -> list[Script]:
+    """Returns all scripts. Raises ValidationError."""
+    return [
+        Script(
+            feature=name,
+            name=one["name"],
+            steps=tuple(one["steps"]),
+            service=one.get("service", "open"),
+        )
+        for name, content in files().items()
+        for one in content["scripts"]
+    ]
+
+
+@dataclass
+class Run:
+    """A script under way."""
+
+    client: Client
+    service: Service
+    names: dict[str, Any] = field(default_factory=dict)
+    _drivers: dict[str, Driver] = field(default_factory=dict)
+    _started: dict[str, tuple[str, Driver, "asyncio.Future[Mapping[str, Any]]"]] = field(
+        default_factory=dict
+    )
+
+    async def run(self, script: Script) -> None:
+        """Runs it. Raises AssertionError that names the step, Unsupported."""
+        unique = uuid4().hex[:12]
+        self.names = {**self.service.names, "run": unique, "session": f"s-{unique}"}
+        try:
+            for number, step in enumerate(script.steps, start=1):
+                try:
+                    await self._step(filled(step, self.names))
+                except (AssertionError, KeyError) as error:
+                    what = json.dumps(step)[:300]
+                    said = "".join(one.said() for one in self._drivers.values())
+                    raise AssertionError(f"step {number}, {what}: {error}{said}") from error
+        finally:
+            await self.service.break_down("heal", "")
+            for driver in self._drivers.values():
+                await driver.kill()
+
+    async def _step(self, step: Mapping[str, Any]) -> None:
+        for kind, do in self._kinds().items():
+            if kind in step:
+                await do(step)
+                return
+        raise ValueError(f"no step: {step}")
+
+    def _kinds(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[None]]]:
+        return {
+            "call": self._call,
+            "wait": self._wait,
+            "fault": self._fault,
+            "driver": self._kill,
+            "until": self._until,
+            "log": self._log,
+            "append_directly": self._append,
+        }
+
+    async def _call(self, step: Mapping[str, Any]) -> None:
+        driver = await self._driver(step.get("on", ""))
+        reply = driver.send(step["call"], step.get("args", {}))
+        if "start" in step:
+            self._started[step["start"]] = step["call"], driver, reply
+            return
+        self._compare(step, await driver.reply_of(step["call"], reply))
+
+    async def _driver(self, name: str) -> Driver:
+        """Returns a driver; one that is new is connected."""
+        if name not in self._drivers:
+            driver = await Driver.started(self.client, self.service.for_drivers)
+            self._drivers[name] = driver
+            connected = await driver.call("connect", {})
+            assert "result" in connected, f"it does not connect: {connected}"
+        return self._drivers[name]
+
+    async def _wait(self, step: Mapping[str, Any]) -> None:
+        call, driver, reply = self._started.pop(step["wait"])
+        self._compare(step, await driver.reply_of(call, reply))
+
+    def _compare(self, step: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+        if "unsupported" in reply:
+            raise Unsupported(reply["unsupported"])
+        wanted = step.get("error")
+        if wanted is not None:
+            assert "error" in reply, f"it succeeded: {str(reply)[:600]}"
+            differs = difference(wanted, reply["error"], "the error")
+        else:
+            assert "result" in reply, f"it failed: {reply.get('error')}"
+            differs = difference(step.get("expect", {}), reply["result"])
+        assert not differs, differs
+        for name, path in step.get("save", {}).items():
+            self.names[name] = _at(reply.get("result", reply.get("error")), path)
+
+    async def _fault(self, step: Mapping[str, Any]) -> None:
+        await self.service.break_down(step["fault"], step.get("direction", "to_client"))
+
+    async def _kill(self, step: Mapping[str, Any]) -> None:
+        await self._drivers.pop(step.get("on", "")).kill()
+
+    async def _until(self, step: Mapping[str, Any]) -> None:
+        wanted = step["until"]
+        if "seconds" in wanted:
+            await asyncio.sleep(wanted["seconds"])
+            return
+        async with self.service.past_the_proxy() as client, asyncio.timeout(REPLY_SECONDS):
+            session = client.session(wanted["session"])
+            while (await session.info()).head < wanted["head"]:
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _log(self, step: Mapping[str, Any]) -> None:
+        async with self.service.past_the_proxy() as client:
+            session = client.session(step["log"]["session"])
+            found = [one.text or one.observation async for one in session.chunks()]
+        wanted = step["log"]["texts"]
+        first = next((n for n, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), 0)
+        assert found == wanted, (
+            f"the log has {len(found)} chunks, not {len(wanted)}; from {first}:"
+            f" {found[first : first + 5]}, not {wanted[first : first + 5]}"
+        )
+
+    async def _append(self, step: Mapping[str, Any]) -> None:
+        async with self.service.past_the_proxy() as client:
+            wanted = step["append_directly"]
+            await client.session(wanted["session"]).append(wanted["texts"])
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value[int(name)] if isinstance(value, list) else value[name]
+    return value
+
+
+async def run(client: Client, service: Service, script: Script) -> None:
+    """Runs a script; skips the test where the client cannot do it. Raises AssertionError."""
+    try:
+        await Run(client=client, service=service).run(script)
+    except Unsupported as unsupported:
+        pytest.skip(f"{client.title} does not support it: {unsupported}")
+
+
+def results_of(folder: Path, client: Client) -> Path:
+    """Returns where the results of a client's run are written."""
+    return folder / f"{client.name}.json"
