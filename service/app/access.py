@@ -18,6 +18,7 @@ from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.erasures import Erasures
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
+from service.usecases.access.local_access import LocalAccess
 from service.usecases.access.quotas import QuotaGuard, Quotas
 from service.usecases.access.rate_limits import RateLimits
 from service.usecases.access.sources import Sources
@@ -76,7 +77,10 @@ def access_of(
     tenants = Tenants(database, changed)
     return Access(
         authentication=Authentication(
-            verifiers, required=listening.is_authenticated(config), seconds=seconds
+            verifiers,
+            required=listening.is_authenticated(config),
+            seconds=seconds,
+            unverified=LocalAccess(keys, directory),
         ),
         service=AccessService(
             tenants,

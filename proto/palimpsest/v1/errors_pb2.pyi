@@ -293,7 +293,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
     client that sent the whole secret learns that it was revoked. A token may have another
     "issuer" or "audience", no valid "signature", be "not_yet_valid", or, as a certificate, name
-    no usable "tenant". metadata: {"cause": "malformed"}, or "unknown", or another of these.
+    no usable "tenant"; or the server has "no_authentication", and the key is of another tenant than
+    the default one. metadata: {"cause": "malformed"}, or "unknown", or another of these.
     """
     ERROR_REASON_CREDENTIALS_EXPIRED: _ErrorReason.ValueType  # 102
     """UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""
@@ -681,7 +682,8 @@ ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 101
 """UNAUTHENTICATED. The credentials are malformed or unknown, or were revoked. Only a
 client that sent the whole secret learns that it was revoked. A token may have another
 "issuer" or "audience", no valid "signature", be "not_yet_valid", or, as a certificate, name
-no usable "tenant". metadata: {"cause": "malformed"}, or "unknown", or another of these.
+no usable "tenant"; or the server has "no_authentication", and the key is of another tenant than
+the default one. metadata: {"cause": "malformed"}, or "unknown", or another of these.
 """
 ERROR_REASON_CREDENTIALS_EXPIRED: ErrorReason.ValueType  # 102
 """UNAUTHENTICATED. The credentials have expired. metadata: {"expired_at": "2026-11-30T…Z"}."""

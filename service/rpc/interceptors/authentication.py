@@ -29,6 +29,10 @@ MAX_TOKEN_BYTES = 8192
 MIN_VERIFY_SECONDS = 0.1
 
 _SCHEME = "bearer"
+#: What resumes a suspended tenant, and finds it.
+_OF_TENANTS = frozenset(
+    f"/palimpsest.v1.AccessService/{name}" for name in ("GetTenant", "ListTenants", "UpdateTenant")
+)
 
 
 class CredentialVerifier(Protocol):
@@ -38,6 +42,16 @@ class CredentialVerifier(Protocol):
         """Returns the identity; None for credentials of another kind.
 
         Raises Unauthenticated, PermissionDenied, Unavailable, Exhausted.
+        """
+
+
+class UnverifiedAccess(Protocol):
+    """Decides about calls of a server that requires no authentication."""
+
+    async def identity(self, token: str, *, administers: bool) -> Identity:
+        """Returns the identity. Raises Unauthenticated, PermissionDenied, Exhausted, StorageError.
+
+        `administers`: whether the call resumes tenants, or finds them.
         """
 
 
@@ -54,21 +68,24 @@ class Authentication(Around):
         *,
         required: bool = False,
         seconds: float = 10.0,
+        unverified: UnverifiedAccess | None = None,
     ) -> None:
         """`required`: whether a call without credentials is refused, not served as local.
 
         `seconds`: how often the credentials of a stream are verified again.
+        `unverified`: decides about calls where none are required; None serves all of them.
         """
         super().__init__()
         self._verifiers = tuple(verifiers)
         self._required = required
         self._seconds = max(seconds, MIN_VERIFY_SECONDS)
+        self._unverified = unverified
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Sets what `current_identity` returns. Raises Unauthenticated, PermissionDenied."""
         if _is_ours(method):
-            identity = await self._identity(context)
+            identity = await self._identity(method, context)
             # Before the check, so that what reports the refusal has its tenant.
             set_identity(identity)
             identity.require(required_scope(method))
@@ -76,7 +93,8 @@ class Authentication(Around):
 
     def wrap(self, method: str, handler: Any) -> Any:
         """Also verifies the credentials of streams while they are open."""
-        if self._required and handler.response_streaming and _is_ours(method):
+        verifies = self._required or self._unverified is not None
+        if verifies and handler.response_streaming and _is_ours(method):
             handler = self._watched(method, handler)
         return super().wrap(method, handler)
 
@@ -112,7 +130,7 @@ class Authentication(Around):
         while True:
             await asyncio.sleep(self._seconds)
             try:
-                identity = await self._identity(context)
+                identity = await self._identity(method, context)
             except (Unauthenticated, PermissionDenied):
                 raise
             except (PalimpsestError, StorageError):
@@ -126,10 +144,9 @@ class Authentication(Around):
                     {"cause": "tenant"},
                 )
 
-    async def _identity(self, context: Context) -> Identity:
+    async def _identity(self, method: str, context: Context) -> Identity:
         if not self._required:
-            # Nothing that is sent counts: a server serves its one tenant, or verifies.
-            return LOCAL_IDENTITY
+            return await self._local(method, context)
         credentials = Credentials(
             token=_token(context.invocation_metadata() or ()), connection=context.auth_context()
         )
@@ -144,6 +161,20 @@ class Authentication(Around):
             "this server requires authentication: send a key as `authorization: Bearer pk_…`, or"
             " name a file with it by PALIMPSEST_TOKEN_FILE",
         )
+
+    async def _local(self, method: str, context: Context) -> Identity:
+        if self._unverified is None:
+            return LOCAL_IDENTITY
+        token = _sent_token(context.invocation_metadata() or ())
+        return await self._unverified.identity(token, administers=method in _OF_TENANTS)
+
+
+def _sent_token(metadata: Any) -> str:
+    """Returns the token of a call that needs none; empty where it is of another form."""
+    try:
+        return _token(metadata)
+    except Unauthenticated:
+        return ""
 
 
 def _is_ours(method: str) -> bool:

@@ -11,6 +11,7 @@ from service.usecases.access.key_verifier import suspended
 from service.usecases.access.lookups import CachedLookups
 from storage.access import tenants
 from storage.engine.database import Database
+from storage.engine.errors import StorageError
 
 #: Characters of a tenant's name that are looked up.
 MAX_NAME = 256
@@ -42,6 +43,18 @@ class TenantDirectory:
         if found.suspended_at is not None:
             raise suspended()
         return Identity(tenant_id=found.tenant_id, principal=principal, scopes=scopes)
+
+    async def check_active(self, tenant: str) -> None:
+        """Raises PermissionDenied for a suspended tenant; also Exhausted.
+
+        While the database cannot be read it passes: the call reports that itself.
+        """
+        try:
+            found = await self._lookups.find(tenant)
+        except StorageError:
+            return
+        if found is not None and found.suspended_at is not None:
+            raise suspended()
 
     def forget(self) -> None:
         """Reads tenants anew: this process has changed some."""
