@@ -229,7 +229,8 @@ class ApiKey(_message.Message):
     """Optional. What it is for."""
     session_prefix: _builtins.str
     """Optional. What the ids of sessions begin with that it may be used for; empty allows all.
-    End it with a separator: `user:4` also allows `user:42`.
+    End it with a separator: `user:4` also allows `user:42`. Not with the scope ADMIN, since what
+    that administers is of no session.
     """
     state: Global___ApiKey.State.ValueType
     """Whether it is valid."""

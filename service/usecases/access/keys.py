@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from service.domain.access.audit import AuditAction, AuditEntry, Detail
 from service.domain.access.credentials import ID_BYTES, SECRET_BYTES, KeyText
-from service.domain.access.identity import current_identity
+from service.domain.access.identity import Scope, current_identity
 from service.domain.access.keys import ApiKey, KeyState, NewKey, StoredTenant
 from service.domain.values.errors import Exhausted, InvalidInput, NotFound
 from service.domain.values.reasons import Reason
@@ -99,7 +99,15 @@ class Keys:
 async def issue(
     tx: Transaction, new: NewKey, *, by: str, max_keys: int, replaces: str = ""
 ) -> Issued:
-    """Creates a key of the transaction's tenant, by a principal. Raises Exhausted."""
+    """Creates a key of the transaction's tenant, by a principal. Raises Exhausted, InvalidInput."""
+    if new.session_prefix and Scope.ADMIN in new.scopes:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            "session_prefix: keys, quotas and the audit log are of no session, so a key with the"
+            " scope admin has no prefix: make one key for administration, and another for the"
+            " sessions",
+            field="session_prefix",
+        )
     if await keys.count_active(tx) >= max_keys:
         raise Exhausted(
             Reason.TOO_MANY_KEYS,

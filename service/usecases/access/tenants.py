@@ -1,10 +1,10 @@
 """Creates, reads and changes tenants, and finds the one that a call is about."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from service.domain.access.audit import AuditAction, AuditEntry
+from service.domain.access.audit import AuditAction, AuditEntry, Detail
 from service.domain.access.identity import Identity, current_identity
 from service.domain.access.keys import (
     StoredTenant,
@@ -12,7 +12,7 @@ from service.domain.access.keys import (
     require_operator,
     tenant_not_found,
 )
-from service.domain.operations.retention import NO_POLICY, Retention
+from service.domain.operations.retention import NAMES, NO_POLICY, Retention
 from service.domain.values.errors import AlreadyExists, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import SYSTEM_TENANT
@@ -22,6 +22,9 @@ from storage.access.tenants import TenantChange
 from storage.engine.database import OF_TENANT, Database, Transaction
 from storage.log import retention_turns
 from storage.operations import tenant_removal
+
+#: In the details of an event: the policy says nothing of it any more.
+UNSET = "unset"
 
 
 class Tenants:
@@ -113,7 +116,8 @@ class Tenants:
             if change.retention is not None:
                 await retention_turns.begin(tx)
             for action in _actions(before, made):
-                await audit.record(tx, AuditEntry(action=action, target=name))
+                details = _changes(before, made) if action is AuditAction.TENANT_UPDATE else {}
+                await audit.record(tx, AuditEntry(action=action, target=name, details=details))
             await _store(tx, identity, made)
         self._changed()
         return made
@@ -135,6 +139,17 @@ def _actions(before: StoredTenant, after: StoredTenant) -> Sequence[AuditAction]
         is_suspended = after.suspended_at is not None
         actions.append(AuditAction.TENANT_SUSPEND if is_suspended else AuditAction.TENANT_RESUME)
     return actions
+
+
+def _changes(before: StoredTenant, after: StoredTenant) -> Mapping[str, Detail]:
+    """Returns the fields that have another value, with it; of a policy each of its fields."""
+    found: dict[str, Detail] = {}
+    if before.display_name != after.display_name:
+        found["display_name"] = after.display_name
+    for name in NAMES:
+        if before.retention.get(name) != after.retention.get(name):
+            found[f"retention.{name}"] = after.retention.get(name, UNSET)
+    return found
 
 
 async def as_tenant(tx: Transaction, tenant_id: UUID) -> Transaction:

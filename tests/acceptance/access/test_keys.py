@@ -11,10 +11,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
 from palimpsest.v1 import access_service_pb2 as pb
-from palimpsest.v1 import rules_pb2, session_service_pb2
+from palimpsest.v1 import billing_service_pb2, rules_pb2, session_service_pb2
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving
-from tests.support.access import Caller, Refused, connected, operator_key
+from tests.support.access import ALL, Caller, Refused, connected, operator_key
 
 LIST = session_service_pb2.ListSessionsRequest()
 READ = [rules_pb2.SCOPE_READ]
@@ -97,7 +97,8 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
     whole = await operator.tenant("acme")
     for id in ("user:1|a", "user:2|a"):
         await whole.call("CreateSession", create(id))
-    limited = await operator.tenant("acme", prefix="user:1|")
+    ours = [scope for scope in ALL if scope != rules_pb2.SCOPE_ADMIN]
+    limited = await operator.tenant("acme", ours, prefix="user:1|")
     assert await sessions(limited) == ["user:1|a"]
     await limited.call("CreateSession", create("user:1|b"))
     for name, request in (
@@ -108,8 +109,7 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
             "DeleteSession",
             session_service_pb2.DeleteSessionRequest(session="user:1|a", include_imports=True),
         ),
-        ("GetTenant", pb.GetTenantRequest()),
-        ("CreateApiKey", pb.CreateApiKeyRequest(api_key=pb.ApiKey(scopes=READ))),
+        ("ListUsage", billing_service_pb2.ListUsageRequest()),
     ):
         found = await refused(limited, name, request)
         assert found.reason == "SESSION_NOT_ALLOWED", name
@@ -221,6 +221,32 @@ async def test_a_suspended_tenant_is_refused_until_it_is_resumed(operator: Calle
     update.tenant.id, update.tenant.suspended = "system", True
     found = await refused(operator, "UpdateTenant", update)
     assert (found.code, found.reason) == ("INVALID_ARGUMENT", "FIELD_INVALID")
+
+
+async def test_an_update_of_a_tenant_is_recorded_with_its_changes(operator: Caller) -> None:
+    acme = await operator.tenant("acme")
+    mask = FieldMask(paths=["display_name", "retention"])
+    for policy in ({"answer_days": 90, "call_days": 0}, {"answer_days": 30}):
+        tenant = pb.Tenant(id="acme", display_name="Acme", retention=policy)  # type: ignore[arg-type]
+        await operator.call("UpdateTenant", pb.UpdateTenantRequest(tenant=tenant, update_mask=mask))
+    listed = await acme.call("ListAuditEvents", pb.ListAuditEventsRequest(action="tenant.update"))
+    newest_last = sorted(listed.events, key=lambda one: one.sequence)
+    assert [dict(one.details) for one in newest_last] == [
+        {"display_name": "Acme", "retention.answer_days": 90, "retention.call_days": 0},
+        {"retention.answer_days": 30, "retention.call_days": "unset"},
+    ]
+
+
+async def test_a_key_of_an_administrator_is_for_all_sessions(operator: Caller) -> None:
+    for scopes in ([rules_pb2.SCOPE_ADMIN], [rules_pb2.SCOPE_READ, rules_pb2.SCOPE_ADMIN]):
+        wanted = pb.ApiKey(scopes=scopes, session_prefix="user:42|")
+        request = pb.CreateApiKeyRequest(tenant="default", api_key=wanted)
+        found = await refused(operator, "CreateApiKey", request)
+        assert (found.code, found.reason) == ("INVALID_ARGUMENT", "FIELD_INVALID")
+        assert "session_prefix: " in found.message
+        assert "make one key for administration, and another" in found.message
+    listed = await operator.call("ListApiKeys", pb.ListApiKeysRequest(tenant="default"))
+    assert not listed.api_keys
 
 
 async def test_only_administrators_of_the_system_tenant_manage_tenants(operator: Caller) -> None:
