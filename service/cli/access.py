@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from palimpsest import ApiKeyInfo, Client, CreatedApiKey, QuotaInfo, QuotaName, Scope, TenantInfo
+from palimpsest import (
+    ApiKeyInfo,
+    Client,
+    CreatedApiKey,
+    QuotaInfo,
+    QuotaName,
+    Retention,
+    Scope,
+    TenantInfo,
+)
 from service.cli import audit, source
 from service.cli.app import SettingsPath, new_group
 from service.cli.command import Json, add_group, new_request_id
@@ -153,9 +162,15 @@ async def retain(
     policy: Annotated[
         list[str] | None, typer.Argument(metavar="WHAT=DAYS", help="As `session update --retain`.")
     ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Keep all data for ever.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how long data of a tenant's sessions is kept, as a whole; without a policy for ever."""
+    """Say how long data of a tenant's sessions is kept, as a whole; without a policy show it."""
+    if clear and policy:
+        raise CommandError("--clear goes without a policy")
+    if not (clear or policy):
+        _show_policy(await client.access.tenant(tenant), as_json)
+        return
     changed = await client.access.update_tenant(
         tenant, retention=retention(policy or ()), request_id=new_request_id()
     )
@@ -333,6 +348,13 @@ def _show_tenant(one: TenantInfo, as_json: bool) -> None:
     name = f" ({one.display_name})" if one.display_name else ""
     show(f"{one.id}{name}: {_state(one)}")
     show_retention(one.retention)
+
+
+def _show_policy(one: TenantInfo, as_json: bool) -> None:
+    if not as_json and one.retention == Retention():
+        show(f"{one.id}: all data is kept for ever")
+        return
+    _show_tenant(one, as_json)
 
 
 def _state(one: TenantInfo) -> str:

@@ -129,6 +129,23 @@ async def test_a_log_that_was_changed_is_noticed(
     assert "it has no event 2:" in await cli.refused("audit", "verify", "--expect", last, key=key)
 
 
+@pytest.mark.prove
+async def test_a_policy_is_shown_and_cleared_only_when_asked(cli: Cli) -> None:
+    key = (await cli("bootstrap")).strip()
+    await cli("tenant", "create", "acme", key=key)
+    assert "acme: all data is kept for ever" in await cli("tenant", "retain", "acme", key=key)
+    assert "retain calls: 7 days" in await cli("tenant", "retain", "acme", "calls=7", key=key)
+    assert "retain calls: 7 days" in await cli("tenant", "retain", "acme", key=key)
+    shown = json.loads(await cli("tenant", "retain", "acme", "--json", key=key))
+    assert shown["retention"]["call_days"] == 7
+    assert "--clear goes without a policy" in await cli.refused(
+        "tenant", "retain", "acme", "calls=8", "--clear", key=key
+    )
+    assert "retain calls: 7 days" in await cli("tenant", "show", "acme", key=key)
+    assert "calls" not in await cli("tenant", "retain", "acme", "--clear", key=key)
+    assert "kept for ever" in await cli("tenant", "retain", "acme", key=key)
+
+
 async def test_the_client_administers(cli: Cli) -> None:
     operator = (await cli("bootstrap")).strip()
     async with palimpsest.connect(cli.address, token=operator) as client:
