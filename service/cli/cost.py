@@ -14,12 +14,11 @@ from palimpsest import (
     Grouping,
     LoopCost,
     ReadingCost,
-    Session,
     StoredSize,
     Usage,
     UsageReport,
 )
-from service.cli.command import Json, OnlyMemory, add_commands
+from service.cli.command import DEFAULT_NAME, Json, MaybeSession, OnlyMemory, add_commands
 from service.cli.output import (
     MICRO,
     CommandError,
@@ -55,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 async def usage(
     client: Client,
-    session: Session,
+    session: MaybeSession = None,
     memory: OnlyMemory = "",
     storage: Annotated[
         bool, typer.Option("--storage", help="Show how much is stored of it instead.")
@@ -68,10 +67,13 @@ async def usage(
     """Show a session's model usage: calls, tokens and dollars by purpose and model."""
     if (tenant and not storage) or (memory and storage):
         raise CommandError("--storage goes without --memory, and --tenant with --storage")
+    if tenant and session is not None:
+        raise CommandError("--tenant is of all sessions: give it or --session, not both")
+    named = client.session(session or DEFAULT_NAME)
     if storage:
-        _print_storage(await (client.storage() if tenant else session.storage()), as_json)
+        _print_storage(await (client.storage() if tenant else named.storage()), as_json)
         return
-    report = await session.usage(memory)
+    report = await named.usage(memory)
     if as_json:
         show_json({"total": report.total, "lines": _lines_json(report, "purpose", "model")})
         return

@@ -1,6 +1,6 @@
 """Measures how much storage data takes: of a session, of a tenant, and by table.
 
-Cheaply: rows are counted up to a limit, and the rest is what the planner expects.
+Cheaply: rows are counted up to a limit, and the rest is estimated.
 """
 
 from collections import defaultdict
@@ -14,6 +14,9 @@ from storage.tables import metadata
 
 #: Rows of a table that are counted and measured for a session; of more the rest is estimated.
 COUNTED_ROWS = 10_000
+#: Pages of a table that are read for a tenant; of a larger table its rows are estimated by them.
+SAMPLED_PAGES = 512
+_PAGE_BYTES = 8192
 #: Bytes of a row besides its values: its header, and the pointer to it.
 _ROW_BYTES = 28
 
@@ -60,13 +63,17 @@ class TableSize:
     bytes: int
 
 
-def _measured(table: str) -> str:
+def _row_size(table: str) -> str:
     # Values that are stored apart count with their compressed size, and are not read for it.
     columns = metadata.tables[table].columns.keys()
-    size = " + ".join(f"coalesce(pg_column_size({name}), 0)" for name in columns)
+    sizes = " + ".join(f"coalesce(pg_column_size({name}), 0)" for name in columns)
+    return f"{sizes} + {_ROW_BYTES}"
+
+
+def _measured(table: str) -> str:
     return f"""
 SELECT count(*) AS rows, coalesce(sum(bytes), 0)::bigint AS bytes FROM (
-    SELECT {size} + {_ROW_BYTES} AS bytes FROM {table}
+    SELECT {_row_size(table)} AS bytes FROM {table}
     WHERE session_key = %(session)s LIMIT {COUNTED_ROWS}
 ) AS counted"""  # noqa: S608 - names from above
 
@@ -93,25 +100,39 @@ async def session_sizes(tx: Transaction, session_key: UUID) -> Mapping[StorageKi
 
 
 _RELATIONS = """
-SELECT relname::text AS name, greatest(reltuples, 0)::float8 AS rows,
-    pg_total_relation_size(oid) AS bytes
+SELECT relname::text AS name, pg_relation_size(oid) / %(page)s AS pages,
+    pg_table_size(oid) AS bytes, pg_total_relation_size(oid) AS with_indexes
 FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname = ANY(%(tables)s::text[])
 """
 
 
+def _sampled(table: str) -> str:
+    # The same pages each time, as long as there are as many.
+    return f"""
+SELECT count(*) AS rows, coalesce(sum({_row_size(table)}), 0)::bigint AS bytes
+FROM {table} TABLESAMPLE SYSTEM (%({table})s) REPEATABLE (1)"""  # noqa: S608 - names from above
+
+
 async def tenant_sizes(tx: Transaction) -> Mapping[StorageKind, StoredSize]:
-    """Returns the tenant's part of each table with its indexes, by the planner's statistics."""
-    relations = await tx.fetch(_RELATIONS, {"tables": list(TABLES)}, prepare=False)
-    sizes = {row.name: row for row in relations}
-    # Row-level security adds the tenant, and the planner expects so many rows of it.
-    explained = [f"EXPLAIN (FORMAT JSON) SELECT FROM {name}" for name in TABLES]
-    found: dict[StorageKind, StoredSize] = defaultdict(StoredSize)
-    plans = await _plans(tx, explained, {})
-    for (name, kind), expected in zip(TABLES.items(), plans, strict=True):
-        rows, size = sizes[name].rows, sizes[name].bytes
-        share = min(expected / rows, 1.0) if rows else 1.0
-        found[kind] += StoredSize(
-            rows=round(rows * share), bytes=round(size * share), is_estimated=True
+    """Returns the sizes of a tenant's rows, with their part of the indexes.
+
+    Pages are sampled, and row-level security shows the tenant's rows of them. The statistics of
+    the planner would say nothing of a table until it is analyzed.
+    """
+    named = {"tables": list(TABLES), "page": _PAGE_BYTES}
+    relations = await tx.fetch(_RELATIONS, named, prepare=False)
+    sizes = {row.name: row for row in relations if row.pages}
+    shares = {name: min(SAMPLED_PAGES / row.pages, 1.0) for name, row in sizes.items()}
+    statements = [_sampled(name) for name in sizes]
+    percents = {name: 100 * share for name, share in shares.items()}
+    sampled = await tx.pipeline(statements, percents, prepare=False) if statements else []
+    found = {kind: StoredSize() for kind in StorageKind}
+    for (name, size), (counted,) in zip(sizes.items(), sampled, strict=True):
+        part = min(counted.bytes / shares[name] / size.bytes, 1.0)
+        found[TABLES[name]] += StoredSize(
+            rows=round(counted.rows / shares[name]),
+            bytes=round(size.with_indexes * part),
+            is_estimated=shares[name] < 1.0,
         )
     return found
 
