@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
@@ -21,7 +24,8 @@ from service.cli.output import CommandError, counted, cut, err, say, show, show_
 MAX_FILE_BYTES = 1024**3
 #: The session of records that name no user.
 IMPORTED = "imported"
-#: UnreadableRecord records that are named; more are counted.
+_STANDARD_INPUT = "standard input"
+#: Records that cannot be read and are named; more are counted.
 NAMED = 20
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -78,7 +82,7 @@ def _show_progress(progress: TransferProgress) -> None:
 
 async def import_(
     client: Client,
-    file: Annotated[str, typer.Argument(help="The file.")],
+    file: Annotated[str, typer.Argument(help="The file; - is standard input.")],
     session: Annotated[
         str,
         typer.Option(
@@ -95,7 +99,7 @@ async def import_(
         bool,
         typer.Option(
             "--strict",
-            help="With --from: fail before anything is stored, if a record cannot be read.",
+            help="With --from: fail before anything is stored, if a record cannot be read whole.",
         ),
     ] = False,
     as_json: Json = False,
@@ -103,7 +107,7 @@ async def import_(
     """Read a session from a file of `palimpsest export`, or what another service exported.
 
     An export becomes a new session, with the id that it had or another. After an interruption
-    run it again: it continues.
+    run it again: it continues. Standard input is first copied to a temporary file.
 
     With --from the file's content is appended to sessions, which are created where they are
     missing, each record once however often it is imported. mem0: what get_all returns. letta:
@@ -115,12 +119,14 @@ async def import_(
         return
     if strict:
         raise CommandError("--strict is for --from")
+    shown = _STANDARD_INPUT if file == "-" else file
     try:
-        made = await client.import_session(file, session, progress=_show_progress)
+        with _seekable(file) as path:
+            made = await client.import_session(path, session, progress=_show_progress)
     except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+        raise CommandError(f"cannot read {shown}: {error.strerror}") from error
     except ValueError as error:
-        raise CommandError(f"{file}: {error}; other formats need --from") from error
+        raise CommandError(f"{shown}: {error}; other formats need --from") from error
     info = await made.info()
     if as_json:
         show_json({"session": made.id, "head": info.head})
@@ -128,23 +134,46 @@ async def import_(
         show(f"session {made.id!r}: {counted(info.head, 'chunk')}")
 
 
+@contextmanager
+def _seekable(file: str) -> Iterator[str]:
+    """Yields a path that can be read from any place: of standard input, that of a copy."""
+    if file != "-":
+        yield file
+        return
+    if sys.stdin.isatty():
+        raise CommandError("redirect an export to standard input, or name its file")
+    with tempfile.NamedTemporaryFile(prefix="palimpsest-import-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield copy.name
+
+
 async def _import_foreign(
     client: Client, file: str, name: ForeignFormat, template: str, strict: bool, as_json: bool
 ) -> None:
     read = FORMATS[name]
     records, unreadable = _sorted(read_all(read, read_text(file, MAX_FILE_BYTES)))
-    for one in unreadable[:NAMED]:
-        say(f"not read: {one.place or 'the file'}: {one.reason}")
-    if len(unreadable) > NAMED:
-        say(f"not read: {len(unreadable) - NAMED:,} more")
+    partial = [one for one in records if one.problem]
+    _say_each("not read", [(one.place, one.reason) for one in unreadable])
+    _say_each("read in part", [(one.place, one.problem) for one in partial])
+    shown = _STANDARD_INPUT if file == "-" else file
     if unreadable and (strict or not records):
-        raise CommandError(f"{file}: {counted(len(unreadable), 'record')} cannot be read")
+        raise CommandError(f"{shown}: {counted(len(unreadable), 'record')} cannot be read")
+    if partial and strict:
+        raise CommandError(f"{shown}: {counted(len(partial), 'record')} can be read only in part")
     found = await _append_all(client, template, records)
     if as_json:
-        show_json({"sessions": found, "unreadable": len(unreadable)})
+        show_json({"sessions": found, "unreadable": len(unreadable), "partial": len(partial)})
         return
     for session, chunks in sorted(found.items()):
         show(f"session {session!r}: {counted(chunks, 'chunk')}")
+
+
+def _say_each(what: str, found: Sequence[tuple[str, str]]) -> None:
+    for place, reason in found[:NAMED]:
+        say(f"{what}: {place or 'the file'}: {reason}")
+    if len(found) > NAMED:
+        say(f"{what}: {len(found) - NAMED:,} more")
 
 
 def read_all(read: Read, text: str) -> Iterator[ImportedRecord | UnreadableRecord]:

@@ -12,10 +12,10 @@ from service.cli.importers.records import (
     UnreadableRecord,
     each,
     metadata_of,
-    moment,
     others,
     parts_text,
     text_of,
+    timed,
 )
 
 _ROLES = {"human": "user"}
@@ -78,7 +78,7 @@ def _message(
         "place": place,
         "id": str(message.get("uuid") or message.get("id") or place),
         "thread": thread,
-        "occurred_at": moment(message.get("created_at", message.get("create_time"))),
+        **timed(message.get("created_at", message.get("create_time"))),
         "metadata": metadata_of({"title": title}, others(message, *known, "create_time")),
     }
     source = str(message.get("name") or role)
@@ -157,7 +157,7 @@ def _chatgpt_message(
         "id": str(message.get("id") or place),
         "thread": thread,
         "source": str(author.get("name") or role),
-        "occurred_at": moment(message.get("create_time")),
+        **timed(message.get("create_time")),
         "metadata": metadata_of(
             {
                 "title": title,

@@ -12,8 +12,8 @@ from service.cli.importers.records import (
     UnreadableRecord,
     each,
     metadata_of,
-    moment,
     others,
+    timed,
 )
 
 #: Fields of a value that are its text, the first that there is.
@@ -56,7 +56,7 @@ def _record(place: str, item: Mapping[str, Any]) -> ImportedRecord:
         id=json.dumps([space, key]),
         text=text,
         source="langgraph",
-        occurred_at=moment(item.get("created_at", item.get("createdAt"))),
+        **timed(item.get("created_at", item.get("createdAt"))),
         metadata=metadata_of(
             {"key": key, "namespace": "/".join(space)}, rest, others(item, *_KNOWN)
         ),

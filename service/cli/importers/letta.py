@@ -13,10 +13,10 @@ from service.cli.importers.records import (
     UnreadableRecord,
     each,
     metadata_of,
-    moment,
     others,
     parts_text,
     text_of,
+    timed,
 )
 
 #: The tool by which an agent speaks.
@@ -91,7 +91,7 @@ def _block(place: str, block: Mapping[str, Any], names: Mapping[str, str]) -> Im
         id=f"block-{label}",
         text=f"{label}: {text}" if text else "",
         source=f"block:{label}",
-        occurred_at=moment(block.get("created_at")),
+        **timed(block.get("created_at")),
         metadata=metadata_of(others(block, "value", "created_at", "id")),
         names=names,
     )
@@ -104,7 +104,7 @@ def _message(
     labels: dict[str, Any] = {
         "place": place,
         "source": str(message.get("name") or role),
-        "occurred_at": moment(message.get("created_at")),
+        **timed(message.get("created_at")),
         "metadata": metadata_of(others(message, *_MESSAGE)),
         "names": names,
     }

@@ -11,9 +11,9 @@ from service.cli.importers.records import (
     UnreadableRecord,
     each,
     metadata_of,
-    moment,
     others,
     text_of,
+    timed,
 )
 
 _LISTS = ("results", "memories")
@@ -63,7 +63,7 @@ def _record(place: str, record: Mapping[str, Any]) -> ImportedRecord:
         text=text_of(text, "memory"),
         thread=names.get("run", ""),
         source=names.get("agent", "mem0"),
-        occurred_at=moment(record.get("created_at")),
+        **timed(record.get("created_at")),
         metadata=metadata_of(own, ids, rest),
         names={"user": names.get("agent", ""), **names},
     )

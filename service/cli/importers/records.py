@@ -55,6 +55,8 @@ class ImportedRecord:
     source: str = ""
     occurred_at: datetime | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: What could not be read of it, so that it is imported without.
+    problem: str = ""
     #: What the template of session ids may name: user, agent, run …
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -183,6 +185,14 @@ def moment(value: Any) -> datetime | None:
     except (ValueError, OverflowError, OSError) as error:
         raise ValueError(f"its time {str(value)[:40]!r} is none") from error
     raise ValueError(f"its time {str(value)[:40]!r} is none")
+
+
+def timed(value: Any) -> dict[str, Any]:
+    """Returns the fields of a record that say when it was, or that its time cannot be read."""
+    try:
+        return {"occurred_at": moment(value)}
+    except ValueError as error:
+        return {"problem": f"{error}; it is imported without a time"}
 
 
 def text_of(value: Any, name: str) -> str:

@@ -11,8 +11,8 @@ import palimpsest
 from service.cli.commands import app
 
 
-def run(address: str, *arguments: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, [*arguments, "--address", address])
+def run(address: str, *arguments: str, input: bytes | None = None) -> tuple[int, str]:
+    found = CliRunner().invoke(app, [*arguments, "--address", address], input=input)
     return found.exit_code, found.output + str(found.exception or "")
 
 
@@ -48,6 +48,13 @@ def test_a_session_moves_by_its_file(address: str, tmp_path: Path) -> None:
     assert code == 0, said
     assert json.loads(said) == {"session": f"{name}-2", "head": 20}
     assert asyncio.run(texts(address, f"{name}-2")) == [f"text {n}" for n in range(20)]
+    code, said = run(address, "import", "-", "--session", f"{name}-3", input=whole)
+    assert (code, said) == (0, f"session '{name}-3': 20 chunks\n")
+    assert asyncio.run(texts(address, f"{name}-3")) == [f"text {n}" for n in range(20)]
+    code, said = run(address, "import", "-", input=b"no export")
+    assert code == 1
+    assert said.startswith("standard input: ")
+    assert "other formats need --from" in said
     code, said = run(address, "import", str(file))
     assert code == 1
     assert "import it under another name" in said
@@ -74,6 +81,7 @@ def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path
         {"id": "2", "memory": "Is 30", "user_id": "bob"},
         {"id": "3", "memory": "字" * 400_000, "user_id": "bob"},
         {"id": "4"},
+        {"id": "6", "memory": "Owns a boat", "user_id": "cy", "created_at": "at noon"},
     ]
     file.write_text(json.dumps({"results": records}))
     arguments = ("import", str(file), "--from", "mem0", "--session", f"{prefix}-{{user}}")
@@ -84,6 +92,12 @@ def test_a_file_of_another_service_is_imported_once(address: str, tmp_path: Path
         assert code == 0, said
         assert asyncio.run(texts(address, f"{prefix}-ann")) == ["Has a dog"]
         assert len(asyncio.run(texts(address, f"{prefix}-bob"))) == 8
+        assert asyncio.run(texts(address, f"{prefix}-cy")) == ["Owns a boat"]
+        assert "read in part: results[4]: its time 'at noon' is none" in said
+        assert '"unreadable": 1, "partial": 1' in said
+    file.write_text(json.dumps(records[-1:]))
+    code, said = run(address, *arguments, "--strict")
+    assert (code, "1 record can be read only in part" in said) == (1, True)
     # A later file has more.
     file.write_text(json.dumps([*records[:2], {"id": "5", "memory": "Moved", "user_id": "bob"}]))
     assert run(address, *arguments)[0] == 0

@@ -48,9 +48,11 @@ MEM0 = {
 
 
 def test_memories_of_mem0_are_texts_with_times_threads_and_sources() -> None:
-    (record,), unreadable = read("mem0", MEM0)
-    assert [one.place for one in unreadable] == ["results[1]", "results[2]", "results[3]"]
-    assert "time" in unreadable[2].reason
+    (record, timeless), unreadable = read("mem0", MEM0)
+    assert [one.place for one in unreadable] == ["results[1]", "results[2]"]
+    assert (timeless.place, timeless.text, timeless.occurred_at) == ("results[3]", "Is 30", None)
+    assert timeless.problem == "its time 'yesterday' is none; it is imported without a time"
+    assert not record.problem
     assert record.occurred_at is not None
     assert record.occurred_at.isoformat() == "2026-03-01T16:30:00.123456+00:00"
     assert record.names["user"] == "dev"
@@ -300,6 +302,6 @@ def test_a_step_that_fits_is_one_chunk() -> None:
 
 
 def test_the_same_record_has_the_same_id_in_each_file() -> None:
-    (one,), _ = read("mem0", MEM0)
+    (one, _), _ = read("mem0", MEM0)
     (other,), _ = read("mem0", [MEM0["results"][0]])
     assert one.request_id("s") == other.request_id("s") != one.request_id("t")
