@@ -12,7 +12,11 @@ PREFIX = "PALIMPSEST_"
 FAULTS = PREFIX + "FAULTS"
 #: Variables of the service's clients.
 CLIENTS = frozenset(
-    {"ADDRESS", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERTIFICATE_FILE", "KEY_FILE", "PLAIN_TOKEN"}
+    {
+        *("ADDRESS", "TOKEN", "TOKEN_FILE", "PLAIN_TOKEN"),
+        *("CA_FILE", "CERTIFICATE_FILE", "KEY_FILE"),
+        *("HTTP_URL", "SESSION", "HOOK", "HOOK_TOKENS", "HOOK_QUEUE"),
+    }
 )
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', what `up` passes to its processes, and the fault hook of our tests.
