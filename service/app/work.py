@@ -21,6 +21,7 @@ from service.llm.providers.prices import Prices
 from service.settings import listening
 from service.settings.config import Config
 from service.telemetry.names import Metric
+from service.usecases.access.source_changes import SourceChanger
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.readers.ranks import SearchRanks
 from service.usecases.log.wake_ups import WakeUps
@@ -114,6 +115,7 @@ async def work(
             Remover(database, config),
             Retainer(database, wake_ups, keys.token, config),
             TenantRemover(database),
+            SourceChanger(database, wake_ups, max_memory_bytes=config.limits.max_memory_bytes),
             bulkhead,
             Recovery(database, circuits, wake_ups, partial(deployments_of, config.deployments)),
             config,

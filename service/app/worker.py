@@ -14,6 +14,8 @@ from service.llm.gateway.bulkhead import LOOK_SECONDS as BULKHEAD_LOOK_SECONDS
 from service.llm.gateway.bulkhead import Bulkhead
 from service.settings.config import Config
 from service.telemetry import logs
+from service.usecases.access.source_changes import LOOK_SECONDS as SOURCE_SECONDS
+from service.usecases.access.source_changes import SourceChanger
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.cancelling import LOOK_SECONDS
 from service.usecases.log.wake_ups import WakeUps
@@ -64,6 +66,7 @@ class Worker:
         remover: Remover,
         retainer: Retainer,
         tenant_remover: TenantRemover,
+        source_changer: SourceChanger,
         bulkhead: Bulkhead,
         recovery: Recovery,
         config: Config,
@@ -79,6 +82,7 @@ class Worker:
         self._remover = remover
         self._retainer = retainer
         self._tenant_remover = tenant_remover
+        self._source_changer = source_changer
         self._bulkhead = bulkhead
         self._recovery = recovery
         self._config = config
@@ -100,6 +104,7 @@ class Worker:
             asyncio.create_task(self._every(FORGET_SECONDS, self._forget)),
             asyncio.create_task(self._every(RETENTION_LOOK_SECONDS, self._retainer.look)),
             asyncio.create_task(self._every(TENANT_SECONDS, self._tenant_remover.look)),
+            asyncio.create_task(self._every(SOURCE_SECONDS, self._source_changer.look)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.active.look)),
             asyncio.create_task(self._every(BULKHEAD_LOOK_SECONDS, self._bulkhead.look)),
             asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),

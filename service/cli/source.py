@@ -22,7 +22,14 @@ LEVELS = ("trusted", "unverified", "blocked", "unset")
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     group = new_group("Sources: how much they are trusted; quarantine and release.")
-    audit.add_named(group, set=set_trust, list=list_rules, quarantine=quarantine, release=release)
+    audit.add_named(
+        group,
+        set=set_trust,
+        list=list_rules,
+        quarantine=quarantine,
+        release=release,
+        pending=list_pending,
+    )
     app.add_typer(group, name="source")
 
 
@@ -86,6 +93,16 @@ async def release(
     _show_result(done, as_json)
 
 
+async def list_pending(client: Client, session: SessionId, as_json: Json = False) -> None:
+    """List memories to which a quarantine or a release is not applied yet: workers do it."""
+
+    async def names() -> AsyncIterator[str]:
+        for one in await client.access.pending_memories(session):
+            yield one
+
+    await show_list(names(), lambda one: [(one,)], ("memory",), as_json=as_json)
+
+
 def _level(rule: SourceRule) -> str:
     return "quarantined" if rule.quarantined else rule.trust
 
@@ -101,6 +118,8 @@ def _show_result(done: QuarantineResult, as_json: bool) -> None:
 
 def _lines(memory: QuarantinedMemory) -> Sequence[str]:
     lines: list[str] = []
+    if memory.pending:
+        lines.append(f"memory {memory.memory}: pending, a worker applies it")
     if memory.revision:
         lines.append(
             f"memory {memory.memory}: revision {memory.revision},"

@@ -193,7 +193,8 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         """Lists how much sources are trusted."""
         found = await self._sources.rules(current_tenant(), request.session)
         return pb.ListSourcesResponse(
-            sources=[convert.source_rule(one, request.session) for one in found]
+            sources=[convert.source_rule(one, request.session) for one in found.rules],
+            pending_memories=found.pending_memories,
         )
 
     async def QuarantineSource(  # noqa: N802

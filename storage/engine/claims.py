@@ -53,6 +53,8 @@ class Claim:
     losses: Mapping[str, Any] | None = None
     #: Positions before the cursor that it reads again, before all others; None: none.
     reread_positions: Sequence[int] | None = None
+    #: Quarantines and releases that it has yet to apply: see `storage.memories.source_changes`.
+    source_changes: Sequence[Mapping[str, Any]] | None = None
     #: Its session has intents for `intents.forget`.
     has_dead_intents: bool = False
     #: Where the next step ends, when a worker that died had paid for it already.

@@ -53,6 +53,7 @@ CLAIM = (
     memory.c.kind,
     memory.c.losses,
     memory.c.reread_positions,
+    memory.c.source_changes,
     select(revision.c.created_at)
     .where(
         revision.c.session_key == bindparam("session"),

@@ -84,6 +84,10 @@ memory = Table(
     Column("reread_positions", ARRAY(BigInteger)),
     # History up to this revision is thinned: see `revision.expired`.
     Column("thinned_revision", BigInteger, nullable=False, server_default=text("0")),
+    # Quarantines and releases that it has yet to apply; NULL: none. Until then no step begins.
+    Column("source_changes", JSONB),
+    # The same for workers that look at all tenants, and may not read the names of sources.
+    Column("has_source_changes", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -115,6 +119,12 @@ memory = Table(
         "tenant_id",
         "session_key",
         postgresql_where=text("held_reason IS NOT NULL"),
+    ),
+    Index(
+        "memory_changing",
+        "tenant_id",
+        "session_key",
+        postgresql_where=text("has_source_changes"),
     ),
     of_waiting("memory_waiting"),
 )

@@ -224,6 +224,8 @@ class QuarantinedMemory:
     reread_chunks: int
     #: Changes by hand whose place is gone with what was undone.
     dropped_edits: int
+    #: It is large: a worker applies the change, and the fields above are not known yet.
+    pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

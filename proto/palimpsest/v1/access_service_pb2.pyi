@@ -1185,21 +1185,27 @@ class ListSourcesResponse(_message.Message):
 
     SOURCES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PENDING_MEMORIES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Always empty."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceRule]:
         """Of the session by source, then of the tenant; at most 256 of each."""
 
+    @_builtins.property
+    def pending_memories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Memories of the session to which workers have yet to apply a quarantine or a release."""
+
     def __init__(
         self,
         *,
         sources: _abc.Iterable[Global___SourceRule] | None = ...,
         next_page_token: _builtins.str = ...,
+        pending_memories: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "pending_memories", b"pending_memories", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1283,6 +1289,7 @@ class QuarantineResult(_message.Message):
         REREAD_CHUNKS_FIELD_NUMBER: _builtins.int
         DROPPED_EDITS_FIELD_NUMBER: _builtins.int
         NEEDS_REBUILD_FIELD_NUMBER: _builtins.int
+        PENDING_FIELD_NUMBER: _builtins.int
         memory: _builtins.str
         """The memory."""
         revision: _builtins.int
@@ -1303,6 +1310,8 @@ class QuarantineResult(_message.Message):
         def needs_rebuild(self, value: _builtins.bool) -> None:
             """Always false: memories of all kinds are made anew."""
 
+        pending: _builtins.bool
+        """It is large: a worker applies the change, and the fields above are not known yet."""
         def __init__(
             self,
             *,
@@ -1312,10 +1321,11 @@ class QuarantineResult(_message.Message):
             reread_chunks: _builtins.int = ...,
             dropped_edits: _builtins.int = ...,
             needs_rebuild: _builtins.bool = ...,
+            pending: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_edits", b"dropped_edits", "memory", b"memory", "needs_rebuild", b"needs_rebuild", "reread_chunks", b"reread_chunks", "revision", b"revision", "undone_revisions", b"undone_revisions"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_edits", b"dropped_edits", "memory", b"memory", "needs_rebuild", b"needs_rebuild", "pending", b"pending", "reread_chunks", b"reread_chunks", "revision", b"revision", "undone_revisions", b"undone_revisions"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

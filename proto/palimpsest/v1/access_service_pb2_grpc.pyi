@@ -161,26 +161,32 @@ class AccessServiceStub:
     QuarantineSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]
     """Blocks a source of a session, and undoes what its memories derived from it.
 
-    Guarantees: one transaction. Each memory that rests on the source has one revision more.
+    Guarantees: from one transaction on the source is blocked, and what comes from it later is
+    held: appended, and read by nothing. Each memory that rests on the source has one revision
+    more, in the same transaction where the memories have a few thousand revisions in all. For
+    larger ones, which are `pending` in the result, workers add it in a transaction for each
+    memory, also after a crash: ListSources lists them until then, their values are as before,
+    and no step reads them. Without anything new to undo a memory stays as it is. Recorded in the
+    audit log.
     A PRISM memory has the value that its other amendments give: what was there before is there again,
     later changes at the same place stay, and so do changes by hand. Consolidations after
     it, and what repeats it, are undone as well. Chunks of other sources that the same steps
     read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
     its place was made by what is undone, or by reading again after an earlier quarantine:
-    `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
-    comes from the source later is held: appended, and read by nothing. Recorded in the audit
-    log.
+    `dropped_edits` counts them.
     A tree or a state memory goes back to the newest revision before it read the source, and
     reads the log on from there: until then reads say how far it is behind. A sealed tree is
     sealed again at the same position.
     Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-    ListChunks still show the past, without the nodes of trees.
+    ListChunks still show the past, without the nodes of trees. While the same source is being
+    released the call is FAILED_PRECONDITION (SOURCE_QUARANTINED).
     """
     ReleaseSource: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]
     """Ends the quarantine of a source, which has the level from before again.
 
-    Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
-    exactly the value from before the quarantine; later changes of a PRISM memory are applied
+    Guarantees: from one transaction on the source has that level; large memories are restored by
+    workers, as QuarantineSource undoes it, be it complete or not. Where nothing else happened,
+    each PRISM or state memory has exactly the value from before the quarantine; later changes of a PRISM memory are applied
     to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
     held. A state memory goes on from before the quarantine, and a tree from before the text of
     the source: they read the log again from there. Recorded in the audit log.
@@ -329,26 +335,32 @@ class AccessServiceAsyncStub(AccessServiceStub):
     QuarantineSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.QuarantineSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
     """Blocks a source of a session, and undoes what its memories derived from it.
 
-    Guarantees: one transaction. Each memory that rests on the source has one revision more.
+    Guarantees: from one transaction on the source is blocked, and what comes from it later is
+    held: appended, and read by nothing. Each memory that rests on the source has one revision
+    more, in the same transaction where the memories have a few thousand revisions in all. For
+    larger ones, which are `pending` in the result, workers add it in a transaction for each
+    memory, also after a crash: ListSources lists them until then, their values are as before,
+    and no step reads them. Without anything new to undo a memory stays as it is. Recorded in the
+    audit log.
     A PRISM memory has the value that its other amendments give: what was there before is there again,
     later changes at the same place stay, and so do changes by hand. Consolidations after
     it, and what repeats it, are undone as well. Chunks of other sources that the same steps
     read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
     its place was made by what is undone, or by reading again after an earlier quarantine:
-    `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
-    comes from the source later is held: appended, and read by nothing. Recorded in the audit
-    log.
+    `dropped_edits` counts them.
     A tree or a state memory goes back to the newest revision before it read the source, and
     reads the log on from there: until then reads say how far it is behind. A sealed tree is
     sealed again at the same position.
     Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-    ListChunks still show the past, without the nodes of trees.
+    ListChunks still show the past, without the nodes of trees. While the same source is being
+    released the call is FAILED_PRECONDITION (SOURCE_QUARANTINED).
     """
     ReleaseSource: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ReleaseSourceRequest, _access_service_pb2.QuarantineResult]  # type: ignore[assignment]
     """Ends the quarantine of a source, which has the level from before again.
 
-    Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
-    exactly the value from before the quarantine; later changes of a PRISM memory are applied
+    Guarantees: from one transaction on the source has that level; large memories are restored by
+    workers, as QuarantineSource undoes it, be it complete or not. Where nothing else happened,
+    each PRISM or state memory has exactly the value from before the quarantine; later changes of a PRISM memory are applied
     to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
     held. A state memory goes on from before the quarantine, and a tree from before the text of
     the source: they read the log again from there. Recorded in the audit log.
@@ -590,20 +602,25 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
         """Blocks a source of a session, and undoes what its memories derived from it.
 
-        Guarantees: one transaction. Each memory that rests on the source has one revision more.
+        Guarantees: from one transaction on the source is blocked, and what comes from it later is
+        held: appended, and read by nothing. Each memory that rests on the source has one revision
+        more, in the same transaction where the memories have a few thousand revisions in all. For
+        larger ones, which are `pending` in the result, workers add it in a transaction for each
+        memory, also after a crash: ListSources lists them until then, their values are as before,
+        and no step reads them. Without anything new to undo a memory stays as it is. Recorded in the
+        audit log.
         A PRISM memory has the value that its other amendments give: what was there before is there again,
         later changes at the same place stay, and so do changes by hand. Consolidations after
         it, and what repeats it, are undone as well. Chunks of other sources that the same steps
         read are read again, by revisions of kind QUARANTINE. A change by hand is dropped where
         its place was made by what is undone, or by reading again after an earlier quarantine:
-        `dropped_edits` counts them. Without anything new to undo a memory stays as it is. What
-        comes from the source later is held: appended, and read by nothing. Recorded in the audit
-        log.
+        `dropped_edits` counts them.
         A tree or a state memory goes back to the newest revision before it read the source, and
         reads the log on from there: until then reads say how far it is behind. A sealed tree is
         sealed again at the same position.
         Safety: writes; idempotent; ReleaseSource restores everything. History, provenance and
-        ListChunks still show the past, without the nodes of trees.
+        ListChunks still show the past, without the nodes of trees. While the same source is being
+        released the call is FAILED_PRECONDITION (SOURCE_QUARANTINED).
         """
 
     @_abc_1.abstractmethod
@@ -614,8 +631,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_access_service_pb2.QuarantineResult, _abc.Awaitable[_access_service_pb2.QuarantineResult]]:
         """Ends the quarantine of a source, which has the level from before again.
 
-        Guarantees: one transaction. Where nothing else happened, each PRISM or state memory has
-        exactly the value from before the quarantine; later changes of a PRISM memory are applied
+        Guarantees: from one transaction on the source has that level; large memories are restored by
+        workers, as QuarantineSource undoes it, be it complete or not. Where nothing else happened,
+        each PRISM or state memory has exactly the value from before the quarantine; later changes of a PRISM memory are applied
         to it, and changes by hand dropped as by QuarantineSource. Then memories read what was
         held. A state memory goes on from before the quarantine, and a tree from before the text of
         the source: they read the log again from there. Recorded in the audit log.

@@ -184,7 +184,7 @@ def quarantine_result(result: QuarantineResult) -> pb.QuarantineResult:
 
 
 def _quarantined(memory: QuarantinedMemory) -> pb.QuarantineResult.Memory:
-    message = pb.QuarantineResult.Memory(memory=memory.memory)
+    message = pb.QuarantineResult.Memory(memory=memory.memory, pending=memory.is_pending)
     undone = memory.undone
     if undone is not None:
         message.revision = undone.revision

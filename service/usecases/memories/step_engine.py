@@ -46,6 +46,9 @@ from storage.memories.revisions import NewRevision
 
 _log = structlog.get_logger("palimpsest.step")
 
+#: When a worker looks again at a memory whose sources are being changed.
+CHANGE_SECONDS = 1.0
+
 
 class StepEngine(Generic[WorkT]):
     """Advances memories of one kind in one worker process."""
@@ -91,6 +94,9 @@ class StepEngine(Generic[WorkT]):
             held = await revisions.claim(tx, item.session_key, item.item_id, self.kind)
             if held is None:
                 return StepWait()
+            if held.source_changes:
+                # What it has of a quarantined source is undone before any prompt shows it.
+                return StepWait(seconds=CHANGE_SECONDS)
             if held.has_dead_intents:
                 await intents.forget(tx, held.session_key)
             found = await self._method.read(tx, held)

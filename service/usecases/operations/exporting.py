@@ -21,6 +21,7 @@ from service.domain.values.tenancy import session_key
 from service.usecases.log.lookup import session_not_found
 from storage.access import audit
 from storage.engine.database import Database, Transaction
+from storage.memories import source_changes
 from storage.operations import exports
 from storage.operations.exports import ExportCut
 
@@ -52,6 +53,12 @@ class Exporter:
                         Reason.EXPORT_CHANGED,
                         "what was derived from redacted chunks is still being removed: export the"
                         " session again soon",
+                    )
+                if await source_changes.list_names(tx, key):
+                    raise Conflict(
+                        Reason.EXPORT_CHANGED,
+                        "a quarantine or a release of a source is still being applied to memories:"
+                        " export the session again soon",
                     )
                 cut = await exports.begin(tx, key, uuid4())
                 if cut is not None:

@@ -35,6 +35,7 @@ async def test_levels_quarantines_and_releases(url: str) -> None:
         )
         said = await cli("source", "quarantine", "web:x", "-s", "s")
         assert said == "web:x is blocked in session s\n", "no memory has read it"
+        assert (await cli("source", "pending", "-s", "s")).split() == ["memory"]
         listed = [line.split() for line in (await cli("source", "list", "-s", "s")).splitlines()]
         assert ["web:x", "quarantined", "s"] in listed
         assert ["mail", "unverified", "all", "sessions"] in listed

@@ -408,7 +408,7 @@ async def test_levels_and_rollbacks_do_not_go_around_a_quarantine(database: Data
         await editor_of(database).rollback(DEFAULT_TENANT, TARGET, 4)
     await release(database)
     await sources(database).set_trust(DEFAULT_TENANT, "s", "web", Trust.UNVERIFIED)
-    rules = await sources(database).rules(DEFAULT_TENANT, "s")
+    rules = (await sources(database).rules(DEFAULT_TENANT, "s")).rules
     assert [(one.source, one.trust, one.is_quarantined) for one in rules] == [
         ("web", Trust.UNVERIFIED, False)
     ]

@@ -94,7 +94,7 @@ async def test_what_has_had_its_turn_stands_after_what_has_just_come(
     bulkhead = Bulkhead(silent_seconds=60, slots=1, concurrency=2)
     none: Any = None
     endless = cast(Any, Endless())
-    worker = Worker(*(database, none, none, none, endless, *(none,) * 6, bulkhead, none), Config())
+    worker = Worker(*(database, none, none, none, endless, *(none,) * 7, bulkhead, none), Config())
     await rows.make("long", ready=-30)
     (long,) = await take(database, WorkClass.BACKLOG)
     await rows.make("fresh")

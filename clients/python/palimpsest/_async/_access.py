@@ -296,6 +296,15 @@ class Access:
         found = await self._connection.call(self._stub.ListSources, request)
         return [source_rule(one) for one in found.sources]
 
+    async def pending_memories(self, session: str) -> Sequence[str]:
+        """Returns the memories to which a quarantine or a release is not applied yet.
+
+        Workers apply it to large ones after the call. Raises NotFound.
+        """
+        request = message_of(access_service_pb2.ListSourcesRequest, session=session)
+        found = await self._connection.call(self._stub.ListSources, request)
+        return list(found.pending_memories)
+
     async def quarantine_source(
         self, session: str, source: str, *, request_id: str = ""
     ) -> QuarantineResult:
