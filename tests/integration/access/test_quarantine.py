@@ -224,6 +224,21 @@ async def test_a_quarantine_of_nothing_new_changes_nothing(database: Database, s
     assert await topics(database) == {"Ann": "likes tea", "Ben": "sold the boat"}
 
 
+@pytest.mark.parametrize("is_poisoned", [False, True])
+async def test_a_release_of_what_was_never_said_changes_nothing(
+    database: Database, is_poisoned: bool
+) -> None:
+    await poisoned(database, chunk_tokens=1000)
+    if is_poisoned:
+        await quarantine(database)
+    before = await read(database)
+    await quarantine(database, "mail")
+    (memory,) = (await release(database, "mail")).memories
+    assert memory.undone is None
+    assert (await read(database)).revision == before.revision
+    assert len((await drain(database)).asked) == is_poisoned, "what was to be read again"
+
+
 async def test_rules_are_compared_with_each_source_once(database: Database) -> None:
     await make(database, [], chunk_tokens=10_000)
     told = [said(f"Ann: {number}", f"web:{number % 2}") for number in range(100)]
