@@ -4,7 +4,7 @@ Two API servers are processes on the same database, and one client alternates be
 is GetSession, which is among the cheapest, so that the share of authentication is at its largest.
 `value` is the median with a key divided by that without. A key is looked up once in ten seconds,
 during which all other calls hash it and compare. Beside it: a token of an issuer, whose signature
-is verified with each call.
+is verified once.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ class Credentials:
 
     #: After `Bearer`; empty without the header. Never logged.
     token: str = field(default="", repr=False)
-    #: gRPC's properties of the connection: of a client certificate, its names.
+    #: gRPC's properties of the connection: of a client certificate, its names. Empty with a token.
     connection: Mapping[str, Iterable[bytes]] = field(default_factory=dict, repr=False)
 
 

@@ -147,9 +147,10 @@ class Authentication(Around):
     async def _identity(self, method: str, context: Context) -> Identity:
         if not self._required:
             return await self._local(method, context)
-        credentials = Credentials(
-            token=_token(context.invocation_metadata() or ()), connection=context.auth_context()
-        )
+        token = _token(context.invocation_metadata() or ())
+        # Where there is a token, certificates do not count.
+        connection = {} if token else context.auth_context()
+        credentials = Credentials(token=token, connection=connection)
         for verifier in self._verifiers:
             identity = await verifier.verify(credentials)
             if identity is not None:

@@ -38,8 +38,8 @@ class Verifying:
         self.config = Config.model_validate(given)
         self.now = 0.0
         self.keys = issuer_keys.IssuerKeys(self.config, clock=lambda: self.now)
-        directory = TenantDirectory(database, seconds=10)
-        self.verifier = JwtVerifier(self.config, self.keys, directory)
+        self.directory = TenantDirectory(database, seconds=10)
+        self.verifier = JwtVerifier(self.config, self.keys, self.directory)
 
     async def identity(self, token: str) -> Identity:
         found = await self.verifier.verify(Credentials(token=token))
