@@ -64,6 +64,7 @@ CLIENT_STAMPS :=
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
 	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
+	$(BIN)/python -m tests.clients.table check
 
 test-local: setup-local ## run the tests that need a real inference engine
 	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py

@@ -1,11 +1,19 @@
-"""Fixtures: one service for each client."""
+"""Fixtures: one service for all clients, and what a run writes for the table."""
 
+import json
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from tests.clients.runner import scripts
 from tests.clients.service import Service, serving
+from tests.clients.table import RESULTS
 from tests.support.harness import Servers
+
+#: Results of scripts by client.
+_FOUND: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +21,22 @@ async def open_service(servers: Servers) -> AsyncIterator[Service]:
     """Yields a service that scripts with sessions of their own share."""
     async with serving(servers) as service:
         yield service
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes how a script ended: `test_script` says which it is."""
+    found = dict(report.user_properties)
+    if report.when != "call" or "client" not in found or "missing" in found:
+        return
+    _FOUND[str(found["client"])].append({**found, "outcome": report.outcome})
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes the results of clients that ran all scripts; other clients are left out."""
+    if hasattr(session.config, "workerinput"):
+        return
+    whole = {name: found for name, found in _FOUND.items() if len(found) == len(scripts())}
+    if whole:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        ordered = {name: sorted(whole[name], key=lambda one: str(one["script"])) for name in whole}
+        RESULTS.write_text(json.dumps(ordered, indent=1))

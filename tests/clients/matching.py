@@ -18,6 +18,8 @@ def filled(value: Any, names: Mapping[str, Any]) -> Any:
         if whole:
             return names[whole[1]]
         return _NAME.sub(lambda found: str(names[found[1]]), value)
+    if isinstance(value, Mapping) and "$text" in value:
+        return "".join(_repeated(value, "$text", names))
     if isinstance(value, Mapping):
         return {filled(key, names): filled(one, names) for key, one in value.items()}
     if isinstance(value, list):
@@ -28,8 +30,12 @@ def filled(value: Any, names: Mapping[str, Any]) -> Any:
 def _items(value: Any, names: Mapping[str, Any]) -> list[Any]:
     if not isinstance(value, Mapping) or "$repeat" not in value:
         return [filled(value, names)]
+    return _repeated(value, "$repeat", names)
+
+
+def _repeated(value: Mapping[str, Any], count: str, names: Mapping[str, Any]) -> list[Any]:
     first = value.get("from", 1)
-    numbers = range(first, first + filled(value["$repeat"], names))
+    numbers = range(first, first + value[count])
     return [filled(value["item"], {**names, "n": number}) for number in numbers]
 
 

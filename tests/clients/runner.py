@@ -4,12 +4,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import jsonschema
-import pytest
 
 from tests import ROOT
 from tests.clients.drivers import REPLY_SECONDS, Client, Driver
@@ -20,6 +18,8 @@ FOLDER = ROOT / "clients/conformance"
 SCHEMA = FOLDER / "schema.json"
 #: How often the log is read until it has what a step waits for.
 POLL_SECONDS = 0.05
+#: Chunks of one append.
+BATCH_CHUNKS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,7 @@ class Run:
             "driver": self._kill,
             "until": self._until,
             "log": self._log,
+            "joined": self._joined,
             "append_directly": self._append,
         }
 
@@ -165,11 +166,18 @@ class Run:
             while (await session.info()).head < wanted["head"]:
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def _log(self, step: Mapping[str, Any]) -> None:
+    async def _texts(self, session: str) -> list[str]:
+        """Returns the texts of a log, read past the proxy; none where there is no session."""
         async with self.service.past_the_proxy() as client:
-            session = client.session(step["log"]["session"])
-            found = [one.text or one.observation async for one in session.chunks()]
-        wanted = step["log"]["texts"]
+            return [one.text or one.observation async for one in client.session(session).chunks()]
+
+    async def _joined(self, step: Mapping[str, Any]) -> None:
+        found = "".join(await self._texts(step["joined"]["session"]))
+        wanted = step["joined"]["text"].strip()
+        assert found == wanted, f"the log has {len(found)} characters, not {len(wanted)}"
+
+    async def _log(self, step: Mapping[str, Any]) -> None:
+        found, wanted = await self._texts(step["log"]["session"]), step["log"]["texts"]
         first = next((n for n, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), 0)
         assert found == wanted, (
             f"the log has {len(found)} chunks, not {len(wanted)}; from {first}:"
@@ -179,23 +187,12 @@ class Run:
     async def _append(self, step: Mapping[str, Any]) -> None:
         async with self.service.past_the_proxy() as client:
             wanted = step["append_directly"]
-            await client.session(wanted["session"]).append(wanted["texts"])
+            session, texts = client.session(wanted["session"]), wanted["texts"]
+            for start in range(0, len(texts), BATCH_CHUNKS):
+                await session.append(texts[start : start + BATCH_CHUNKS])
 
 
 def _at(value: Any, path: str) -> Any:
     for name in path.split("."):
         value = value[int(name)] if isinstance(value, list) else value[name]
     return value
-
-
-async def run(client: Client, service: Service, script: Script) -> None:
-    """Runs a script; skips the test where the client cannot do it. Raises AssertionError."""
-    try:
-        await Run(client=client, service=service).run(script)
-    except Unsupported as unsupported:
-        pytest.skip(f"{client.title} does not support it: {unsupported}")
-
-
-def results_of(folder: Path, client: Client) -> Path:
-    """Returns where the results of a client's run are written."""
-    return folder / f"{client.name}.json"

@@ -1,9 +1,11 @@
 """Every client runs every script of clients/conformance."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.clients.drivers import CLIENTS, Client, in_repository
-from tests.clients.runner import Script, files, run, scripts
+from tests.clients.runner import Run, Script, Unsupported, files, scripts
 from tests.clients.service import Service, serving
 from tests.support.harness import Servers
 
@@ -12,22 +14,31 @@ CASES = [
     for client in CLIENTS
     for script in scripts()
 ]
+Note = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize(("client", "script"), CASES)
 async def test_script(
-    client: Client, script: Script, open_service: Service, servers: Servers
+    client: Client, script: Script, open_service: Service, servers: Servers, record_property: Note
 ) -> None:
+    record_property("client", client.name)
+    record_property("feature", script.feature)
+    record_property("script", str(script))
     if missing := client.missing():
-        pytest.skip(f"{missing} is not installed")
+        record_property("missing", missing)
+        pytest.skip(f"{client.title}: {missing} is not installed")
     assert not client.built or in_repository(client.built).exists(), (
         f"{client.built} is missing: make test-clients builds it"
     )
-    if script.service == "open":
-        await run(client, open_service, script)
-        return
-    async with serving(servers) as service:
-        await run(client, service, script)
+    try:
+        if script.service == "open":
+            await Run(client=client, service=open_service).run(script)
+        else:
+            async with serving(servers) as service:
+                await Run(client=client, service=service).run(script)
+    except Unsupported as unsupported:
+        record_property("unsupported", str(unsupported))
+        pytest.skip(f"{client.title} does not support it: {unsupported}")
 
 
 def test_each_feature_is_that_of_its_file() -> None:

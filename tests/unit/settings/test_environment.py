@@ -86,8 +86,8 @@ def test_every_variable_that_we_name_anywhere_is_known() -> None:
     named -= {"PALIMPSEST_LIMIT", "PALIMPSEST_TEST"}
     # A name of Python's, and what tests of deploy/ and of the release say that there is not.
     named -= {"PALIMPSEST_PURPOSE", "PALIMPSEST_MODLES", "PALIMPSEST_DOORS"}
-    # What the drivers of the conformance suite get.
-    named -= {"PALIMPSEST_URL"}
+    # What drivers of the conformance suite are started with.
+    named -= {"PALIMPSEST_URL", "PALIMPSEST_HTTP_URL"}
     # The value of what Kubernetes sets.
     assert unknown_variables(dict.fromkeys(named, "tcp://10.0.0.11:50051")) == []
 
