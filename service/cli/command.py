@@ -136,8 +136,8 @@ _Work = Callable[..., Coroutine[Any, Any, None]]
 _Make = Callable[[palimpsest.Client, dict[str, Any]], Any]
 
 
-def command(group: typer.Typer, name: str, work: _Work) -> None:
-    """Adds a command that talks to a service.
+def command(group: typer.Typer, name: str, work: _Work, *, timeout: float | None = None) -> None:
+    """Adds a command that talks to a service; `timeout` as of `palimpsest.connect`.
 
     The parameters of `work` are the command's arguments and options. A Client, Session, Memory,
     Tree or State is what --address, --session and --memory name; a dataclass stands for the
@@ -178,7 +178,7 @@ def command(group: typer.Typer, name: str, work: _Work) -> None:
             add(one.name, one.annotation, one.default)
 
     def run(**given: Any) -> None:
-        asyncio.run(_run(work, shared, given))
+        asyncio.run(_run(work, shared, given, timeout))
 
     last = [name for name in _LAST if name in parameters and name not in arguments]
     ordered = [one for name, one in parameters.items() if name not in last]
@@ -201,13 +201,16 @@ def add_group(app: typer.Typer, noun: str, summary: str, *works: _Work) -> None:
     app.add_typer(group, name=noun)
 
 
-async def _run(work: _Work, shared: Mapping[str, _Make], given: dict[str, Any]) -> None:
+async def _run(
+    work: _Work, shared: Mapping[str, _Make], given: dict[str, Any], timeout: float | None
+) -> None:
     own = inspect.signature(work).parameters
     try:
         connection = palimpsest.connect(
             given.get("address", DEFAULT_ADDRESS),
             token=given.get("token_file"),
             ca_file=given.get("ca_file"),
+            timeout=timeout,
         )
     except ValueError as error:
         raise CommandError(str(error)) from error

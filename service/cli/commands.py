@@ -20,6 +20,7 @@ from service.cli import (
     forget,
     hook,
     ingest,
+    mcp,
     memory,
     model,
     operation,
@@ -53,6 +54,7 @@ for module in (
     trajectory,
     schema,
     transfer,
+    mcp,
 ):
     module.register(app)
 for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, hook, demo):

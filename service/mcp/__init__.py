@@ -1,0 +1,1 @@
+"""The tools for models (Model Context Protocol): one implementation for both transports."""

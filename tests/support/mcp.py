@@ -1,0 +1,26 @@
+"""What tests of the tools for models share."""
+
+from mcp_types import CallToolResult, TextContent
+
+#: Modes of the official client: the versions with and without a handshake.
+LEGACY, MODERN = "legacy", "2026-07-28"
+
+
+def text_of(result: CallToolResult) -> str:
+    """Returns the text of a call that succeeded."""
+    text = _text(result)
+    assert not result.is_error, text
+    return text
+
+
+def failed(result: CallToolResult) -> str:
+    """Returns the text of a call that failed."""
+    text = _text(result)
+    assert result.is_error, text
+    return text
+
+
+def _text(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
