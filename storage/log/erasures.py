@@ -167,6 +167,30 @@ async def list_after(
     return [_erasure(row) for row in await tx.fetch(_LIST, values)]
 
 
+_OF_TENANTS = """
+SELECT requested_at, erasure_id, tenant_id FROM erasure
+WHERE kind = 'tenant' AND (%(after_id)s::uuid IS NULL
+    OR (requested_at, erasure_id) > (%(after_at)s::timestamptz, %(after_id)s::uuid))
+ORDER BY requested_at, erasure_id LIMIT %(limit)s
+"""
+_TENANT_OF = "SELECT tenant_id FROM erasure WHERE kind = 'tenant' AND erasure_id = %s"
+
+
+async def list_of_tenants(
+    tx: Transaction, after: tuple[datetime, UUID] | None, limit: int
+) -> Sequence[tuple[UUID, UUID]]:
+    """Returns erasures of whole tenants after one, the oldest first, with those. For a sweep."""
+    at, id = after or (None, None)
+    rows = await tx.fetch(_OF_TENANTS, {"after_at": at, "after_id": id, "limit": limit})
+    return [(row.erasure_id, row.tenant_id) for row in rows]
+
+
+async def tenant_of(tx: Transaction, erasure_id: UUID) -> UUID | None:
+    """Returns the tenant that an erasure deleted; None if it deleted none. For a sweep."""
+    row = first(await tx.fetch(_TENANT_OF, (erasure_id,)))
+    return None if row is None else row.tenant_id
+
+
 async def find(tx: Transaction, erasure_id: UUID) -> Erasure | None:
     """Returns an erasure of the tenant; None when there is none."""
     row = first(await tx.fetch(_ONE, {"tenant": tx.tenant_id, "erasure": erasure_id}))

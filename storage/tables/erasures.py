@@ -55,6 +55,13 @@ erasure = Table(
         "target_item",
         postgresql_where=text("completed_at IS NULL"),
     ),
+    # What the system tenant lists.
+    Index(
+        "erasure_tenants_by_time",
+        "requested_at",
+        "erasure_id",
+        postgresql_where=text("kind = 'tenant'"),
+    ),
     # What workers look for.
     Index(
         "erasure_of_tenants",

@@ -89,7 +89,9 @@ class AccessServiceStub:
     Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
     every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
     GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
-    stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+    stay: name them by its `tenant_uid`. The system tenant's audit log has an event `tenant.delete`
+    with the tenant's id, its `tenant_uid` and the erasure, and its ListErasures and
+    GetErasureReceipt have the erasure. A restored backup deletes it again, from the erasure
     journal. The default tenant and the system tenant are FAILED_PRECONDITION
     (TENANT_PROTECTED).
     Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
@@ -99,7 +101,8 @@ class AccessServiceStub:
     """Lists what was deleted for good, from the oldest, in pages.
 
     Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
-    and for good. It has ids and counts, and no text.
+    and for good. It has ids and counts, and no text. Those of the system tenant have the
+    deletions of all tenants among them.
     Safety: reads only.
     """
     GetErasureReceipt: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.GetErasureReceiptRequest, _access_service_pb2.ErasureReceipt]
@@ -263,7 +266,9 @@ class AccessServiceAsyncStub(AccessServiceStub):
     Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
     every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
     GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
-    stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+    stay: name them by its `tenant_uid`. The system tenant's audit log has an event `tenant.delete`
+    with the tenant's id, its `tenant_uid` and the erasure, and its ListErasures and
+    GetErasureReceipt have the erasure. A restored backup deletes it again, from the erasure
     journal. The default tenant and the system tenant are FAILED_PRECONDITION
     (TENANT_PROTECTED).
     Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
@@ -273,7 +278,8 @@ class AccessServiceAsyncStub(AccessServiceStub):
     """Lists what was deleted for good, from the oldest, in pages.
 
     Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
-    and for good. It has ids and counts, and no text.
+    and for good. It has ids and counts, and no text. Those of the system tenant have the
+    deletions of all tenants among them.
     Safety: reads only.
     """
     GetErasureReceipt: _aio.UnaryUnaryMultiCallable[_access_service_pb2.GetErasureReceiptRequest, _access_service_pb2.ErasureReceipt]  # type: ignore[assignment]
@@ -476,7 +482,9 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: its calls end with UNAUTHENTICATED (CREDENTIALS_INVALID) within 10 seconds on
         every server (`key_cache_seconds`), streams under way within 20. Workers remove what it has, in batches; then
         GetErasureReceipt has a receipt. Its audit log, its erasures and the key of its receipts
-        stay: name them by its `tenant_uid`. A restored backup deletes it again, from the erasure
+        stay: name them by its `tenant_uid`. The system tenant's audit log has an event `tenant.delete`
+        with the tenant's id, its `tenant_uid` and the erasure, and its ListErasures and
+        GetErasureReceipt have the erasure. A restored backup deletes it again, from the erasure
         journal. The default tenant and the system tenant are FAILED_PRECONDITION
         (TENANT_PROTECTED).
         Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND;
@@ -492,7 +500,8 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists what was deleted for good, from the oldest, in pages.
 
         Guarantees: each deletion of a session, a memory or a tenant is there from its commit on,
-        and for good. It has ids and counts, and no text.
+        and for good. It has ids and counts, and no text. Those of the system tenant have the
+        deletions of all tenants among them.
         Safety: reads only.
         """
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.access.identity import current_identity
 from service.domain.access.keys import StoredTenant, require_operator
 from service.domain.log.erasures import Erasure, ErasureKind, ErasureRequest
@@ -17,7 +16,8 @@ from service.usecases.access.tenants import Tenants, as_tenant
 from service.usecases.log.idempotency import store_result
 from service.usecases.operations.erasure_journal import ErasureJournal
 from service.usecases.operations.signing import public_key, sign
-from storage.access import audit, tenants
+from service.usecases.operations.tenant_removal import record_deletion
+from storage.access import tenants
 from storage.engine.database import Database
 from storage.log import erasures
 from storage.operations import copies, tenant_removal
@@ -49,12 +49,24 @@ class Erasures:
     async def page(
         self, tenant: str, after: tuple[datetime, UUID] | None, limit: int
     ) -> ErasurePage:
-        """Returns up to `limit` erasures after one, oldest first. Raises NotFound."""
+        """Returns up to `limit` erasures after one, oldest first. Raises NotFound.
+
+        Those of the system tenant have the deletions of all tenants among them.
+        """
         tenant_id = await self._tenants.target_id(tenant)
+        deleted: Sequence[tuple[UUID, UUID]] = ()
+        if tenant_id == SYSTEM_TENANT:
+            async with self._database.sweeping(name="erasures") as tx:
+                deleted = await erasures.list_of_tenants(tx, after, limit)
         async with self._database.transaction(tenant_id, name="erasures") as tx:
-            found = await erasures.list_after(tx, after, limit)
+            found = list(await erasures.list_after(tx, after, limit))
             keys = await erasures.keys(tx)
-        return ErasurePage(erasures=found, public_key=public_key(keys.signing))
+            for erasure_id, of_tenant in deleted:
+                one = await erasures.find(await as_tenant(tx, of_tenant), erasure_id)
+                assert one is not None, "it is kept for good"
+                found.append(one)
+        found.sort(key=lambda one: (one.requested_at, one.erasure_id))
+        return ErasurePage(erasures=found[:limit], public_key=public_key(keys.signing))
 
     async def receipt(self, tenant: str, erasure: str) -> tuple[Receipt, Sequence[str]]:
         """Returns the receipt of an erasure, and the sessions that have imports of it now.
@@ -62,6 +74,10 @@ class Erasures:
         Raises NotFound, FailedPrecondition.
         """
         tenant_id = await self._tenants.target_id(tenant)
+        if tenant_id == SYSTEM_TENANT:
+            # A deleted tenant keeps its erasure, and the key that signs the receipt.
+            async with self._database.sweeping(name="erasures") as tx:
+                tenant_id = await erasures.tenant_of(tx, UUID(erasure)) or tenant_id
         async with self._database.transaction(tenant_id, name="erasures") as tx:
             found = await erasures.find(tx, UUID(erasure))
             keys = await erasures.keys(tx)
@@ -115,9 +131,9 @@ class Erasures:
             erasure_id = await erasures.record(
                 tx, ErasureKind.TENANT, request, session=None, item=None
             )
-            await audit.record(tx, AuditEntry(action=AuditAction.TENANT_DELETE, target=target.name))
             made = await erasures.find(tx, erasure_id)
             assert made is not None, "it was written just now"
+            await record_deletion(tx, target.name, made)
             await store_result(await as_tenant(tx, identity.tenant_id), made)
         return made
 

@@ -20,6 +20,8 @@ from service.domain.values.errors import Unavailable
 from service.domain.values.reasons import Reason
 from service.usecases.operations.chunk_redaction import redact_chunks
 from service.usecases.operations.journal_file import JournalFile
+from service.usecases.operations.tenant_removal import record_deletion
+from storage.access import tenants
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import Full, StorageError
 from storage.log import deleting, erasures
@@ -159,10 +161,7 @@ class ErasureJournal:
         """Hides the target of an entry again; False when there is nothing to hide."""
         session, item = entry.target_session, entry.target_item
         if entry.kind is ErasureKind.TENANT:
-            found = await tenant_removal.delete_tenant(tx)
-            if found:
-                await erasures.record(tx, entry.kind, request, session=None, item=None)
-            return found
+            return await self._delete_tenant(tx, request)
         assert session is not None, "only a tenant has none"
         assert item is not None, "only a tenant has none"
         match entry.kind:
@@ -172,6 +171,16 @@ class ErasureJournal:
                 return await deleting.delete_memory(tx, session, item, request)
             case ErasureKind.CHUNKS:
                 return await self._redact(tx, session, item, request)
+
+    async def _delete_tenant(self, tx: Transaction, request: ErasureRequest) -> bool:
+        stored = await tenants.lock(tx)
+        if stored is None or not await tenant_removal.delete_tenant(tx):
+            return False
+        erasure_id = await erasures.record(tx, ErasureKind.TENANT, request, session=None, item=None)
+        made = await erasures.find(tx, erasure_id)
+        assert made is not None, "it was written just now"
+        await record_deletion(tx, stored.name, made)
+        return True
 
     async def _redact(
         self, tx: Transaction, session: UUID, redaction: UUID, request: ErasureRequest
@@ -188,8 +197,8 @@ class ErasureJournal:
     async def _append_all(self, *, anew: bool = False) -> int:
         """Appends what the journal lacks, of all tenants; `anew`: everything."""
         async with self._database.sweeping(name="erasure-journal") as tx:
-            tenants = await erasures.tenants_to_journal(tx, anew=anew)
-        return sum([await self._append(tenant, anew=anew) for tenant in tenants])
+            found = await erasures.tenants_to_journal(tx, anew=anew)
+        return sum([await self._append(tenant, anew=anew) for tenant in found])
 
     async def _append(self, tenant_id: UUID, *, anew: bool = False) -> int:
         if self._file is None:

@@ -11,7 +11,7 @@ import pytest
 from service.app.kinds import use_cases
 from service.domain.access.identity import ALL_SCOPES, LOCAL_IDENTITY, Identity, acting_as
 from service.domain.access.keys import NewKey
-from service.domain.log.erasures import ErasureKind
+from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header
 from service.domain.values.errors import (
     Conflict,
@@ -21,7 +21,7 @@ from service.domain.values.errors import (
     Unauthenticated,
 )
 from service.domain.values.reasons import Reason
-from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from service.domain.values.tenancy import DEFAULT_TENANT, SYSTEM_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.access.audit_log import AuditLog
@@ -125,6 +125,13 @@ async def test_a_deleted_tenant_leaves_its_receipt_and_its_audit_log(
     log = AuditLog(database, Tenants(database))
     found = await log.page(str(tenant), wanted, after=0, newest_first=False, limit=9)
     assert [one.entry.target for one in found.events] == [name]
+    # An operator who knows no id of it proves its deletion.
+    system = await log.page("system", wanted, after=0, newest_first=True, limit=9)
+    (event,) = [one for one in system.events if one.entry.target == name]
+    assert event.principal == made.principal
+    assert event.entry.details == {"erasure": str(made.erasure_id), "tenant_uid": str(tenant)}
+    again, _ = await erasures_of(database).receipt("system", str(made.erasure_id))
+    assert again == receipt
     async with database.transaction(tenant) as tx:
         ((said,),) = await tx.fetch("SELECT display_name FROM tenant")
     assert said == ""
@@ -132,6 +139,28 @@ async def test_a_deleted_tenant_leaves_its_receipt_and_its_audit_log(
     with pytest.raises(NotFound):
         await erasures_of(database).delete_tenant(name, "")
     assert await make_tenant(database, name, 1) != tenant, "the name is free"
+
+
+async def test_the_system_tenant_lists_the_deletions_of_all(database: Database) -> None:
+    erasures = erasures_of(database)
+    made = []
+    for name in (f"t{uuid4().hex}", f"t{uuid4().hex}"):
+        await make_tenant(database, name, 1)
+        made.append(await erasures.delete_tenant(name, ""))
+    listed: list[Erasure] = []
+    after = None
+    while page := (await erasures.page("system", after, 1)).erasures:
+        listed += page
+        after = page[-1].requested_at, page[-1].erasure_id
+    assert listed == sorted(listed, key=lambda one: (one.requested_at, one.erasure_id))
+    ids = [one.erasure_id for one in listed]
+    assert [one for one in listed if one.erasure_id in {two.erasure_id for two in made}] == made
+    assert len(ids) == len(set(ids))
+    assert all(one.kind is ErasureKind.TENANT for one in listed if one.tenant_id != SYSTEM_TENANT)
+    own = (await erasures.page("", None, 1000)).erasures
+    assert not {one.erasure_id for one in own} & {one.erasure_id for one in made}
+    with pytest.raises(NotFound):
+        await erasures.receipt("", str(made[0].erasure_id))
 
 
 HEADER = Header(

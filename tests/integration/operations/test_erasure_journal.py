@@ -11,17 +11,22 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from service.domain.access.identity import LOCAL_IDENTITY, acting_as
 from service.domain.log.erasures import Erasure, ErasureKind
 from service.domain.log.journal_lines import JournalBroken, journal_key
 from service.domain.values.errors import NotFound, Unavailable
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
+from service.usecases.access.audit_log import AuditLog
+from service.usecases.access.erasures import Erasures
+from service.usecases.access.tenants import Tenants
 from service.usecases.log import sessions
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.erasure_journal import ErasureJournal, JournalComparison
 from service.usecases.operations.journal_file import JournalFile
 from service.usecases.operations.redacting import RedactionRequest, Redactor
+from storage.access.audit import AuditFilter
 from storage.engine.database import Database
 from storage.engine.errors import Full
 from storage.log import erasures
@@ -115,6 +120,29 @@ async def test_a_restored_database_repeats_what_it_has_missed(deployment: Deploy
     assert await deployment.journal(restored).compare() == JournalComparison()
     assert await deployment.journal().compare() == JournalComparison()
     await restored.close()
+
+
+async def test_a_restored_database_repeats_the_deletion_of_a_tenant(
+    deployment: Deployment,
+) -> None:
+    with acting_as(LOCAL_IDENTITY):
+        await Tenants(deployment.database).create("acme", display_name="", is_suspended=False)
+        url = await deployment.back_up()
+        tenants = Tenants(deployment.database)
+        of_tenants = Erasures(deployment.database, tenants, deployment.journal(), journals=True)
+        made = await of_tenants.delete_tenant("acme", "they asked")
+        restored = Database.connect(url, pool_size=2, name="restored")
+        assert await deployment.journal(restored).compare() == JournalComparison(repeated=1)
+        copies = Erasures(restored, Tenants(restored), deployment.journal(restored), journals=True)
+        (again,) = (await copies.page("system", None, 10)).erasures
+        assert (again.erasure_id, again.is_replayed) == (made.erasure_id, True)
+        found = await AuditLog(restored, Tenants(restored)).page(
+            "system", AuditFilter(action="tenant.delete"), after=0, newest_first=True, limit=9
+        )
+        (event,) = found.events
+        assert (event.principal, event.entry.target) == (made.principal, "acme")
+        assert event.entry.details["replayed"] is True
+        await restored.close()
 
 
 async def test_a_restored_database_repeats_a_redaction(deployment: Deployment) -> None:
