@@ -283,7 +283,7 @@ def _is_here(host: str) -> bool:
 
 def _code(status: int) -> str:
     """Returns the protocol's code for a status that no method has caused."""
-    return {403: "permission_denied", 404: "not_found"}.get(status, "unimplemented")
+    return {403: "permission_denied", 405: "unknown", 415: "unknown"}.get(status, "unimplemented")
 
 
 def _same(message: Message) -> Message:

@@ -26,7 +26,7 @@ KEEP_ALIVE_SECONDS = 15.0
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 
-class Aborted(Exception):
+class Aborted(aio.AbortError):
     """Ends a call whose failure is set, as gRPC's own exception does."""
 
 
@@ -82,6 +82,8 @@ class HttpCall:
         #: What the call ends with.
         self.failed: Failure | None = None
         self._until: float | None = None
+        self._leading: Sequence[tuple[str, str]] = ()
+        self._trailing: Sequence[tuple[str, str]] = ()
 
     # What the protocol has.
 
@@ -124,7 +126,8 @@ class HttpCall:
             elif self._format.framing is Framing.ENVELOPES:
                 if not self._has_begun:
                     await self._begin(200, self._stream_headers())
-                await self._body(wire.end_of_stream(self.failed), more=False)
+                end = wire.end_of_stream(self.failed, self._trailing)
+                await self._body(end, more=False)
             elif not self._has_begun and self.failed is not None:
                 await self._refuse()
             else:
@@ -140,7 +143,11 @@ class HttpCall:
             await self._refuse()
             return
         content = await self._encoded(response)
-        headers = [("content-type", self._format.content_type), ("vary", "accept-encoding")]
+        headers = [
+            ("content-type", self._format.content_type),
+            ("vary", "accept-encoding"),
+            *wire.trailers(self._trailing),
+        ]
         if len(content) >= wire.MIN_COMPRESSED_BYTES and wire.accepts_gzip(
             self.header("accept-encoding")
         ):
@@ -156,6 +163,7 @@ class HttpCall:
             ("content-type", "application/json"),
             ("content-length", str(len(content))),
             *self.failed.headers,
+            *wire.trailers(self._trailing),
         ]
         await self._begin(wire.STATUSES[self.failed.code], headers)
         await self._body(content, more=False)
@@ -169,7 +177,10 @@ class HttpCall:
 
     async def _begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         self._has_begun = True
-        encoded = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+        encoded = [
+            (key.encode("latin-1"), value.encode("latin-1"))
+            for key, value in (*headers, *self._leading)
+        ]
         encoded += [(b"cache-control", b"no-store"), (b"date", formatdate(usegmt=True).encode())]
         await self._sent({"type": "http.response.start", "status": status, "headers": encoded})
 
@@ -200,7 +211,13 @@ class HttpCall:
     # What gRPC's context has.
 
     async def read(self) -> Any:
-        """Returns the next message, or `aio.EOF`. Raises InvalidInput, ClientGone."""
+        """Returns the next message, or `aio.EOF`. Raises InvalidInput, Aborted, ClientGone."""
+        try:
+            return await self._next()
+        except wire.Unacceptable as error:
+            await self.abort(error.code, str(error))
+
+    async def _next(self) -> Any:
         if not self._streams_in and self._is_read:
             return aio.EOF
         self._is_read = True
@@ -220,7 +237,9 @@ class HttpCall:
 
     async def _enveloped(self) -> Any:
         if not await self._has(PREFIX_BYTES):
-            return aio.EOF
+            if self._streams_in:
+                return aio.EOF
+            raise _not_one("the body has no envelope: send the request in one")
         flags, size = wire.opened(bytes(self._buffer[:PREFIX_BYTES]))
         if size > self._max_bytes:
             raise wire.too_large(self._max_bytes)
@@ -234,15 +253,21 @@ class HttpCall:
             )
         content = bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + size])
         del self._buffer[: PREFIX_BYTES + size]
-        encoding = self.header("connect-content-encoding") if flags & COMPRESSED else ""
+        encoding = ""
+        if flags & COMPRESSED:
+            encoding = self.header("connect-content-encoding")
+            if encoding in ("", wire.IDENTITY):
+                # The protocol's code for it.
+                raise wire.Unacceptable(
+                    grpc.StatusCode.INTERNAL,
+                    "an envelope is compressed: say by `Connect-Content-Encoding: gzip` how",
+                )
         if not self._streams_in:
             # All of it, to notice later that the client is gone.
             while not self._read_all.is_set():
                 await self._more(self._max_bytes)
             if self._buffer:
-                raise InvalidInput(
-                    Reason.REQUEST_MALFORMED, "this method has one message: call once for each"
-                )
+                raise _not_one("this method has one message: call once for each")
         return await self._decoded(
             wire.inflate(content, encoding, self._max_bytes), self._format.codec
         )
@@ -283,6 +308,17 @@ class HttpCall:
                 content = wire.enveloped(content)
             await self._body(content, more=True)
 
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        """Sends headers: with the response of a unary call, of a stream at once."""
+        self._leading = metadata
+        if self._format.framing is not Framing.SINGLE:
+            async with self._sending:
+                await self._begin(200, self._stream_headers())
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        """Sets what follows the messages; event streams leave it out."""
+        self._trailing = metadata
+
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
     ) -> None:
@@ -321,3 +357,7 @@ class HttpCall:
             return "unix:"
         host, port = client
         return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def _not_one(what: str) -> wire.Unacceptable:
+    return wire.Unacceptable(grpc.StatusCode.UNIMPLEMENTED, what)

@@ -53,7 +53,8 @@ PREFIX_BYTES = 5
 #: Shorter responses are not compressed.
 MIN_COMPRESSED_BYTES = 1024
 
-_IDENTITY = "identity"
+#: The encoding of what is not compressed.
+IDENTITY = "identity"
 _GZIP = "gzip"
 #: zlib's window bits that make it read and write gzip.
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -62,6 +63,14 @@ _DETAILS = (
     *(error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_details_pb2.BadRequest),
     *(error_details_pb2.QuotaFailure, error_details_pb2.ResourceInfo),
 )
+
+
+class Unacceptable(Exception):
+    """The protocol has a code of its own for what is wrong with a request, and no details."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Codec(StrEnum):
@@ -189,11 +198,14 @@ def decode(content: bytes, codec: Codec, kind: type[M]) -> M:
 
 
 def inflate(content: bytes, encoding: str, limit: int) -> bytes:
-    """Returns the content of a body or of an envelope. Raises InvalidInput."""
-    if encoding in ("", _IDENTITY):
+    """Returns the content of a body or of an envelope. Raises InvalidInput, Unacceptable."""
+    if encoding in ("", IDENTITY):
         return content
     if encoding != _GZIP:
-        raise _malformed(f"the encoding {encoding[:40]!r} is unknown: use gzip or identity")
+        raise Unacceptable(
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"the encoding {encoding[:40]!r} is unknown: use gzip or identity",
+        )
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     try:
         found = inflater.decompress(content, limit + 1)
@@ -232,10 +244,17 @@ def opened(prefix: bytes) -> tuple[int, int]:
     return flags, size
 
 
-def end_of_stream(failed: Failure | None) -> bytes:
+def end_of_stream(failed: Failure | None, metadata: Iterable[tuple[str, str]] = ()) -> bytes:
     """Returns the last envelope of a stream."""
-    content = {} if failed is None else {"error": failed.content}
+    content: dict[str, Any] = {} if failed is None else {"error": failed.content}
+    for name, value in metadata:
+        content.setdefault("metadata", {}).setdefault(name, []).append(value)
     return enveloped(dumped(content), END_OF_STREAM)
+
+
+def trailers(metadata: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Returns the headers that have the trailing metadata of a unary call."""
+    return [(f"trailer-{name}", value) for name, value in metadata]
 
 
 def dumped(content: Mapping[str, Any]) -> bytes:
@@ -269,7 +288,7 @@ def query_codec(text: bytes) -> Codec:
 def query_message(text: bytes, limit: int) -> bytes:
     """Returns the message of a GET: `message`, with `base64=1` and `compression`.
 
-    Raises InvalidInput.
+    Raises InvalidInput, Unacceptable.
     """
     found = _parameters(text)
     if found.get("connect", "v1") != "v1":
@@ -289,9 +308,12 @@ def _parameters(text: bytes) -> dict[str, str]:
     return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
-def too_large(limit: int) -> InvalidInput:
-    """Returns the error of a message that is too large."""
-    return _malformed(f"the message has more than {limit} bytes (max_message_bytes): send several")
+def too_large(limit: int) -> Unacceptable:
+    """Returns the error of a message that is too large: gRPC has the same code for it."""
+    return Unacceptable(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        f"the message has more than {limit} bytes (max_message_bytes): send several",
+    )
 
 
 def _malformed(what: str) -> InvalidInput:

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from grpc.aio import InternalError
+from grpc.aio import AbortError, InternalError
 
 from service.domain.values.errors import PalimpsestError
 from service.rpc.errors import abort_arguments, internal_error
@@ -30,8 +30,8 @@ class Errors(Around):
         except (Unreachable, Busy, NotSupported) as error:
             _log.warning("database trouble", method=method, cause=str(error))
             await context.abort(*abort_arguments(unavailable(error)))
-        except InternalError:
-            # gRPC could not send: the client is gone.
+        except (AbortError, InternalError):
+            # The call has ended already, or gRPC could not send: the client is gone.
             raise
         except Exception as error:
             if getattr(context, "done", lambda: False)():
