@@ -58,13 +58,32 @@ else
 	@$(MAKE) --no-print-directory attack SHORT=1
 endif
 
+# Go builds two programs of the tests of deploy/, and clients.
+GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
+
 # Each client and framework is installed by a target of its own, with a stamp in .cache/, and is
 # left out where its toolchain is missing: its tests are skipped, and say so.
 CLIENT_STAMPS :=
+CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
+CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
 	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
 	$(BIN)/python -m tests.clients.table check
+
+# Of the official clients of the HTTP port: plugins and modules, so that their test fetches nothing.
+.cache/connect/protoc-gen-connect-go: tests/clients/connect/go/go.mod tests/clients/connect/go/go.sum
+	cd $(<D) && GOBIN=$(CURDIR)/$(@D) $(GO) install -mod=readonly tool
+	cd $(<D) && $(GO) mod download
+	@touch $@
+
+# The Connect protocol's own suite.
+.cache/connect/connectconformance: tests/clients/connect/suite/go.mod tests/clients/connect/suite/go.sum
+	cd $(<D) && $(GO) build -mod=readonly -trimpath -ldflags="-s -w" -o $(CURDIR)/$@ connectrpc.com/conformance/cmd/connectconformance
+
+tests/typescript/node_modules/.package-lock.json: tests/typescript/package-lock.json
+	npm ci --silent --no-audit --no-fund --prefix tests/typescript
+	@touch $@
 
 test-local: setup-local ## run the tests that need a real inference engine
 	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py
@@ -114,11 +133,8 @@ setup-ci: setup ## on Debian as root: install what some tests need, such as PgBo
 	$(UV) venv --quiet --clear --python $(BIN)/python .venv-oldest
 	VIRTUAL_ENV=.venv-oldest $(UV) pip install --quiet --require-hashes -r requirements/oldest.lock
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
-	npm ci --silent --no-audit --no-fund --prefix tests/typescript
-	@$(MAKE) --no-print-directory .cache/go/protoc-gen-go
+	@$(MAKE) --no-print-directory tests/typescript/node_modules/.package-lock.json .cache/go/protoc-gen-go
 
-# Go builds two programs of the tests of deploy/, and a client of docs/guides/api.md#other-languages.
-GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older) and try again" >&2; exit 1; }
 
 # The plugins that generate Go, and the modules of the client, so that its test fetches nothing.

@@ -1,0 +1,1 @@
+"""The HTTP server against the Connect protocol's own clients and its own suite."""

@@ -1,0 +1,107 @@
+"""The official clients of the Connect protocol, connect-es and connect-go, over our HTTP port."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.engine.database import Database
+from tests import ROOT
+from tests.acceptance.access.serving import serving_both
+from tests.support.access import operator_key
+from tests.support.harness import absent, worker
+
+HERE = ROOT / "tests/clients/connect"
+PLUGINS = ROOT / ".cache/connect"
+PACKAGES = ROOT / "tests/typescript/node_modules"
+#: Where Go's own packages put it, which is not always in PATH.
+SEARCHED = os.pathsep.join([os.environ["PATH"], "/usr/local/go/bin"])
+
+
+@pytest.fixture
+async def environment(url: str, database: Database) -> AsyncIterator[Mapping[str, str]]:
+    """Yields what a client is started with; the server requires keys."""
+    given = {"authentication": "required", "insecure": True, "http_listen": "127.0.0.1:0"}
+    async with serving_both(url, **given) as (_, at):
+        key = await operator_key(database, "default")
+        running = worker(url)
+        await asyncio.to_thread(running.__enter__)
+        try:
+            yield {**os.environ, "PALIMPSEST_HTTP_URL": at, "PALIMPSEST_TOKEN": key}
+        finally:
+            await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def generate(target: Path, plugins: Path, *options: str) -> None:
+    """Runs `buf generate` in the repository, with these plugins, into `target`."""
+    subprocess.run(
+        [Path(sys.executable).parent / "buf", "generate", *options, "-o", target],
+        cwd=ROOT,
+        env={**os.environ, "PATH": os.pathsep.join([str(plugins), os.environ["PATH"]])},
+        check=True,
+        timeout=200,
+    )
+
+
+async def printed(environment: Mapping[str, str], *command: str) -> Mapping[str, Any]:
+    """Returns what a client has found, by the name of what it tried."""
+    running = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said, wrong = await running.communicate()
+    assert running.returncode == 0, wrong.decode()
+    lines = [json.loads(one) for one in said.splitlines()]
+    return {one["name"]: one["result"] for one in lines}
+
+
+def wanted(session: str, not_found: str, unauthenticated: str, deadline: str) -> Mapping[str, Any]:
+    """Returns what a client is to find; codes are written as its language has them."""
+    missing = [not_found, "SESSION_NOT_FOUND", {"session": "nobody"}]
+    found: dict[str, Any] = {"no token": [unauthenticated, "CREDENTIALS_MISSING", {}]}
+    for codec in ("proto", "json"):
+        found |= {
+            f"{codec}: unary": f"{session}-{codec}",
+            f"{codec}: gzip of the response": ["POST", "gzip"],
+            f"{codec}: gzip of the request": "1",
+            f"{codec}: read by GET": [f"{session}-{codec}", "GET"],
+            f"{codec}: error": missing,
+            f"{codec}: stream": True,
+            f"{codec}: error of a stream": missing,
+            f"{codec}: deadline of a stream": deadline,
+        }
+    return found
+
+
+async def test_connect_es(environment: Mapping[str, str], tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None or not PACKAGES.is_dir():
+        absent("node, or what tests/typescript asks for,")
+    generate(tmp_path, PACKAGES / ".bin")
+    (tmp_path / "node_modules").symlink_to(PACKAGES)
+    shutil.copy(HERE / "es/client.mjs", tmp_path)
+    found = await printed(environment, node, str(tmp_path / "client.mjs"))
+    assert found == wanted("from-connect-es", "NotFound", "Unauthenticated", "DeadlineExceeded")
+
+
+@pytest.mark.timeout(400)
+async def test_connect_go(environment: Mapping[str, str], tmp_path: Path) -> None:
+    go = shutil.which("go", path=SEARCHED)
+    if go is None or not (PLUGINS / "protoc-gen-connect-go").exists():
+        absent("Go, or what tests/clients/connect/go asks for,")
+    shutil.copytree(HERE / "go", tmp_path, dirs_exist_ok=True)
+    generate(tmp_path, PLUGINS, "--template", str(HERE / "go/buf.gen.yaml"))
+    # What `make test-clients` fetched must be enough.
+    offline = {**os.environ, "GOPROXY": "off", "GOFLAGS": "-mod=readonly"}
+    building = [go, "build", "-o", "program", "."]
+    await asyncio.to_thread(
+        subprocess.run, building, cwd=tmp_path, env=offline, check=True, timeout=400
+    )
+    found = await printed(environment, str(tmp_path / "program"))
+    assert found == wanted("from-connect-go", "not_found", "unauthenticated", "deadline_exceeded")
