@@ -18,6 +18,7 @@ from service.cli.output import (
     show,
     show_json,
     show_list,
+    trust_mark,
 )
 
 #: Characters of a question in a list.
@@ -150,6 +151,7 @@ def show_below(answer: Answer) -> None:
         memory = f" of {answer.choice.memory!r}" if answer.choice.memory else ""
         show(f"  read by {answer.choice.reader}{memory}: {answer.choice.reason}")
     for cited in answer.citations:
+        mark = trust_mark(cited.trust)
         if cited.node:
             where = range_text(cited.positions)
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
@@ -157,11 +159,11 @@ def show_below(answer: Answer) -> None:
             source = "leaf" if answer.statistics is not None else "vector"
             if cited.node.startswith("p."):
                 source = "piece"
-            show(f"  [{cited.position}] {source} {cited.node} {where}: {excerpt}")
+            show(f"  [{cited.position}] {source} {cited.node} {where}{mark}: {excerpt}")
         elif cited.path:
-            show(f"  [{cited.position}] {cited.path}")
+            show(f"  [{cited.position}]{mark} {cited.path}")
         else:
-            show(f"  [{cited.position}] {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
+            show(f"  [{cited.position}]{mark} {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
     read = f"at revision {answer.read_point.revision}"
     if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
         read = f"from the log up to position {answer.read_point.applied_position}"

@@ -67,6 +67,11 @@ def show(line: str = "", *, end: str = "\n") -> None:
     print(plain(line), end=end, flush=True)
 
 
+def trust_mark(trust: str) -> str:
+    """Returns what is printed after something that rests on a source; empty: it is trusted."""
+    return "" if trust == "trusted" else f" ({trust} source)"
+
+
 def show_json(value: Any) -> None:
     """Prints one JSON object, or a value of the client as one, on one line."""
     print(json.dumps(plain_json(value), ensure_ascii=False), flush=True)

@@ -9,7 +9,7 @@ import typer
 
 from palimpsest import FoundChunk, FoundEntry, SearchResult, Session
 from service.cli.command import LAST, Freshness, Json, Labels, Timeout, command
-from service.cli.output import CommandError, cut, plain_json, say, show, show_json
+from service.cli.output import CommandError, cut, plain_json, say, show, show_json, trust_mark
 from service.cli.session import index_problems, pairs
 
 SearchMode = Literal["auto", "words", "vectors", "hybrid"]
@@ -128,7 +128,8 @@ def moment(option: str, given: str) -> datetime | None:
 
 def _show(result: SearchResult) -> None:
     for found in result.results:
-        show(f"{found.rank}. [{found.chunk.position}] {_line(found)} ({ranks(found)})")
+        where = f"[{found.chunk.position}]{trust_mark(found.chunk.trust)}"
+        show(f"{found.rank}. {where} {_line(found)} ({ranks(found)})")
     index = result.index
     say(f"{len(result.results)} found by {result.mode} among {index.head:,} chunks")
     if result.unread_chunks:

@@ -23,6 +23,7 @@ from service.cli.output import (
     show,
     show_each,
     show_json,
+    trust_mark,
     value_line,
 )
 
@@ -133,7 +134,7 @@ def _show_entry(entry: ProvenanceEntry, chunks: int) -> None:
     for chunk in shown:
         mark = ">" if chunk.position == best else " "
         text = _excerpt(_text_of(chunk), entry.amendment.value)
-        show(f"  {mark} [{chunk.position}] {text}")
+        show(f"  {mark} [{chunk.position}]{trust_mark(chunk.trust)} {text}")
     if len(shown) < len(entry.chunks) or entry.chunks_truncated:
         more = "more" if entry.chunks_truncated else f"{len(entry.chunks) - len(shown)} more"
         show(f"    … {more}")

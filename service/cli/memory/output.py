@@ -11,6 +11,7 @@ from service.cli.output import (
     range_text,
     show,
     show_json,
+    trust_mark,
     value_line,
 )
 
@@ -54,7 +55,7 @@ def status_of(info: MemoryInfo) -> str:
 def amendment_line(change: Amendment) -> str:
     """Returns an amendment on one line."""
     where = range_text(change.positions) or change.kind
-    return f"r{change.revision} {where} {change_line(change)}"
+    return f"r{change.revision} {where}{trust_mark(change.trust)} {change_line(change)}"
 
 
 def change_line(change: Amendment) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from palimpsest import FoundEntry, MemorySearchResult, Session
 from service.cli.command import LAST, Freshness, Json, Labels, Timeout, command
-from service.cli.output import cut, plain_json, range_text, say, show, show_json
+from service.cli.output import cut, plain_json, range_text, say, show, show_json, trust_mark
 from service.cli.search import EXCERPT_CHARACTERS, Occurred, SearchMode, ranks
 
 
@@ -67,7 +67,7 @@ async def search(
 
 def _line(found: FoundEntry) -> str:
     entry = found.entry
-    where = f"{entry.memory} r{entry.revision} {entry.path}"
+    where = f"{entry.memory} r{entry.revision} {entry.path}{trust_mark(entry.trust)}"
     read = range_text(entry.positions)
     parts = (cut(entry.text, EXCERPT_CHARACTERS), read, f"({ranks(found)})")
     return f"{found.rank}. {where}: {' '.join(filter(None, parts))}"

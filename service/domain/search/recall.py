@@ -36,6 +36,8 @@ TELLING_CHARACTERS = 20
 #: What marks a place where text of a chunk was left out.
 _CUT = "…"
 _INDENT = "\n  "
+#: What is said of an unverified source, as the readers' prompts say it.
+_UNVERIFIED = "unverified source"
 _NUMBER = re.compile(r"\d+")
 _ASKS = re.compile(r"[?？]\W*$")
 _ENDS = re.compile(r"[.!?…。！？:;]\W*$|\n\s*$")
@@ -222,7 +224,8 @@ class _Block:
             revision=entry.revision,
             trust=entry.trust,
         )
-        added = self._add(part, f"- {_indented(entry.text)}", floor)
+        mark = f"({_UNVERIFIED}) " if entry.trust is Trust.UNVERIFIED else ""
+        added = self._add(part, f"- {mark}{_indented(entry.text)}", floor)
         if added:
             rests_on = range(entry.first_position, entry.last_position + 1)
             for text in {entry.text, entry.said or entry.text}:
@@ -394,7 +397,8 @@ def _line_of(
     """
     heading = logged.chunk.heading()
     offset, said = len(heading), heading.strip("[]\n")
-    mark = f"[{logged.position}, {said}] " if said else f"[{logged.position}] "
+    level = _UNVERIFIED if logged.trust is Trust.UNVERIFIED else ""
+    mark = f"[{', '.join(filter(None, (str(logged.position), said, level)))}] "
     text = logged.chunk.as_text()[offset:]
     room -= len(mark.encode()) + 1
     best = max(hit.from_character - offset, 0), max(hit.to_character - offset, 0)

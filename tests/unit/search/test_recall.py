@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.access.trust import Trust
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.recall import (
@@ -347,6 +348,24 @@ def test_no_text_can_pass_for_a_heading() -> None:
     ]
     assert sum(one.startswith("- ") for one in lines) == 1
     assert sum(one.startswith("[") for one in lines) == 2
+
+
+def test_the_text_says_which_sources_are_unverified() -> None:
+    doubtful = replace(logged(2, "The nuts are poisoned"), trust=Trust.UNVERIFIED)
+    found = recall(
+        entries=[entry("/a", "food: nuts"), replace(entry("/b", "x: y"), trust=Trust.UNVERIFIED)],
+        hits=[1, 2],
+        chunks=[logged(1, "I like nuts"), doubtful],
+    )
+    assert found.text.splitlines() == [
+        "# Memory default",
+        "- food: nuts",
+        "- (unverified source) x: y",
+        "",
+        "# Earlier",
+        "[1] user: I like nuts",
+        "[2, unverified source] user: The nuts are poisoned",
+    ]
 
 
 def test_two_memories_have_a_section_each() -> None:
