@@ -1,5 +1,6 @@
 """Room on the disks that embedded servers write to."""
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -8,6 +9,11 @@ from pathlib import Path
 
 #: A disk with less is full for PostgreSQL: it needs a file of this size to go on writing.
 FULL_BYTES = 16 * 1024 * 1024
+
+#: What to do where a disk is full.
+ADVICE = "make room on that disk and start again: what was stored is kept"
+#: How the system says so, in messages of any program.
+_NO_ROOM = tuple(os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +28,11 @@ class Room:
     def is_full(self) -> bool:
         """Whether PostgreSQL cannot go on there."""
         return self.free_bytes < FULL_BYTES
+
+
+def lacks_room(message: str) -> bool:
+    """Returns whether an error's message says that a disk is full."""
+    return any(words in message.lower() for words in _NO_ROOM)
 
 
 def look(cluster: Path) -> Sequence[Room]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.local import processes, running
+from service.local import disk, listening_ports, processes, running
 from service.local.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.local.postgres import PostgresServer
 from service.local.processes import NOBODY, ServerError, ServerLog, ServerUser, deferred
@@ -210,8 +210,10 @@ class Stack:
         try:
             with in_one_line(self.data_dir):
                 self._start()
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, ServerError) and disk.lacks_room(str(error)):
+                raise StackError(f"{error}; {disk.ADVICE}") from error
             raise
 
     def _start(self) -> None:
@@ -226,13 +228,16 @@ class Stack:
                 " the data then; make them a user of their own:"
                 " useradd --system --no-create-home palimpsest"
             )
+        over_http = listening.http_address(self._config, self._listen)
+        said = listening_ports.refusal(self._config, self._listen, over_http, len(self._workers))
+        if said is not None:
+            raise StackError(said)
         logs = OwnFolder.make(self.data_dir / "logs", ServerUser.ourselves())
         for child in (self._api, *self._workers):
             child.open_log(logs, self._held)
         self.database_url = self._database_url()
         self.redis_url = self._redis_url()
         self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}
-        over_http = listening.http_address(self._config, self._listen)
         self._environment["PALIMPSEST_HTTP_LISTEN"] = over_http or ""
         self._environment["PALIMPSEST_ERASURE_JOURNAL"] = str(self.journal.absolute())
         # Processes read configured URLs themselves: they may be in a file for a reason.

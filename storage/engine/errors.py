@@ -148,7 +148,7 @@ def translate(error: BaseException) -> StorageError | None:
     ):
         return ReadOnly(first_line(error))
     if isinstance(error, errors.DiskFull):
-        return Full(first_line(error))
+        return Full(f"{first_line(error)}; make room on the database's disk, and try again")
     if isinstance(error, errors.FeatureNotSupported):
         if error.diag.source_function == _STALE_PLAN:
             # A table has changed since. The rollback drops the plan.

@@ -7,6 +7,7 @@ import palimpsest
 from tests.acceptance.cli.test_transfer_cli import run
 
 DOUBTFUL = "The alarm code of the house is 4711."
+MARK = "(unverified source)"
 SURE = "The dog of the house is called Rex."
 
 
@@ -27,12 +28,12 @@ def test_what_rests_on_an_unverified_source_is_marked(address: str) -> None:
     asyncio.run(fill(address, session))
     of = ("--session", session)
     marked = {
-        ("ask", "What is the alarm code?", "--reader", "whole"): f"[2] (unverified source) {DOUBTFUL}",
-        ("recall", "alarm code"): f', unverified source] {DOUBTFUL}',
-        ("search", "alarm code"): "[2] (unverified source) ",
-        ("memory", "search", "dog"): "(unverified source)",
-        ("memory", "why", "$['facts']", "--memory", "m"): f"[2] (unverified source) {DOUBTFUL}",
-        ("memory", "log", "m"): "r1 [1-2] (unverified source) add",
+        ("ask", "What is the alarm code?", "--reader", "whole"): f"[2] {MARK} {DOUBTFUL}",
+        ("recall", "alarm code"): f", unverified source] {DOUBTFUL}",
+        ("search", "alarm code"): f"[2] {MARK} ",
+        ("memory", "search", "dog"): MARK,
+        ("memory", "why", "$['facts']", "--memory", "m"): f"[2] {MARK} {DOUBTFUL}",
+        ("memory", "log", "m"): f"r1 [1-2] {MARK} add",
     }
     for arguments, mark in marked.items():
         code, said = run(address, *arguments, *of)

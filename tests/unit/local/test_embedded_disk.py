@@ -1,11 +1,17 @@
 """Room on the disks of the embedded PostgreSQL."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from service.local import disk
+from service.local.folder import OwnFolder
+from service.local.processes import ServerError
+from service.local.stack import Stack
+from service.settings.config import Config
 
 
 @pytest.fixture
@@ -31,3 +37,20 @@ def test_a_full_disk_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     assert disk.look(tmp_path / "nothing") == []
     assert disk.complaint(tmp_path / "nothing") == ""
+
+
+def test_a_start_that_finds_no_room_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "logs"))
+
+    monkeypatch.setattr(OwnFolder, "make", fails)
+    stack = Stack(tmp_path, Config(), listen="127.0.0.1:0")
+    with pytest.raises(ServerError) as found:
+        stack.start()
+    assert str(found.value) == (
+        f"cannot use {tmp_path}/logs: no space left on device; make room on that disk and start"
+        " again: what was stored is kept"
+    )
+    assert not disk.lacks_room("cannot use /data: permission denied")
