@@ -203,11 +203,19 @@ class Worker:
         await forget_tenants(self._database)
 
     async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
+        is_deferred = False
         while True:
             try:
                 await look()
+                if is_deferred:
+                    _log.warning("look done again", look=look.__name__)
+                is_deferred = False
             except StorageError as error:
-                _log.warning("look deferred", look=look.__name__, cause=str(error))
+                # An outage is one line, however often it is tried again.
+                if not is_deferred:
+                    said = "look deferred; trying again"
+                    _log.warning(said, look=look.__name__, cause=str(error))
+                is_deferred = True
             except Exception:
                 # The loop is the guarantee that work is found: it must outlive
                 # whatever one look runs into.

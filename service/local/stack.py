@@ -344,8 +344,8 @@ class Stack:
             self._troubles[name] = str(error)
             time.sleep(SERVER_SECONDS)
         else:
-            if self._troubles.pop(name, ""):
-                self._on_event(f"{name} runs again")
+            self._troubles.pop(name, "")
+            self._on_event(f"{name} runs again")
 
     def _await_again(self, child: _Child) -> None:
         try:

@@ -65,6 +65,8 @@ def add_trace(_: Any, __: str, event: Event) -> Event:
     return event
 
 
+#: They report each connection of an outage, with tracebacks. What uses a connection reports it too.
+_POOLS = ("sqlalchemy.pool", "psycopg.pool")
 #: Fields of the log that identify the work; keys, never names.
 _WORK_FIELDS = ("session", "memory", "answer", "revision")
 
@@ -138,4 +140,6 @@ def configure(level: str, form: str) -> None:
     # Libraries say every pool connection and call at info, and whole requests, which have users'
     # texts in them, at debug.
     root.setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))
+    for name in _POOLS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger("palimpsest").setLevel(level.upper())

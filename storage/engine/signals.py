@@ -106,18 +106,24 @@ class Signals:
             await self.flush()
 
     async def _listen(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        pause, is_lost = FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 async with await self._connected() as connection:
                     pause = FIRST_PAUSE_SECONDS
+                    if is_lost:
+                        _log.warning("the database is back; listening again")
+                    is_lost = False
                     for channel in self._heard:
                         self._receive(channel, None)
                     async for notice in connection.notifies():
                         self._receive(notice.channel, _words(notice.payload))
             except (psycopg.Error, OSError) as error:
-                cause = translate(error) or error
-                _log.warning("not listening; polling instead", cause=str(cause))
+                # An outage is one line, however often it is tried again.
+                if not is_lost:
+                    cause = str(translate(error) or error)
+                    _log.warning("the database is away; polling, and trying again", cause=cause)
+                is_lost = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 

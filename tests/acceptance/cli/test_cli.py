@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +33,14 @@ The bakery is the oldest house of the town. It sells rolls before the sun is up.
 
 #: How long a command may take on a busy machine: this only ends what hangs.
 RUN_SECONDS = 300
+
+
+#: What a process logs when the database can be reached again.
+BACK = "the database is back; listening again"
+
+
+def has_text(file: Path, text: str) -> bool:
+    return text in file.read_text()
 
 
 def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
@@ -110,6 +119,32 @@ def test_up_keeps_everything_through_ctrl_c_and_kill(folder: Path) -> None:
     assert again.popen.returncode == 0
     assert "stopped; nothing is lost" in stderr
     assert children_of(folder) == []
+
+
+@pytest.mark.prove
+def test_a_restart_of_the_database_is_a_few_lines(folder: Path) -> None:
+    up = Up(folder)
+    try:
+        at = {"PALIMPSEST_ADDRESS": up.address}
+        succeed("remember", "before", "--wait", **at)
+        pid = (folder / "data" / "postgres" / "data" / "postmaster.pid").read_text().split()[0]
+        # A fast shutdown: connections end, and new ones are refused until it runs again.
+        os.kill(int(pid), signal.SIGINT)
+        assert up.popen.stderr is not None
+        said = "".join(line for line in iter(up.popen.stderr.readline, "PostgreSQL runs again\n"))
+        assert said.endswith("PostgreSQL died; starting it again\n")
+        succeed("remember", "after", "--wait", **at)
+        for name in ("serve.log", "work-1.log"):
+            log = folder / "data" / "logs" / name
+            eventually(f"{name} says that it is back", partial(has_text, log, BACK))
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+            events = [one["event"] for one in lines]
+            assert events.count("the database is away; polling, and trying again") == 1
+            assert not [one for one in lines if "exception" in one or "Traceback" in str(one)]
+            # Each loop of a worker reports it once, and that it goes on.
+            assert len(events) < 30, events
+    finally:
+        up.close()
 
 
 @pytest.mark.prove

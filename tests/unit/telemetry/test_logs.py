@@ -19,6 +19,8 @@ log.info("nested", options={"api_key": "sk-1", "hosts": ["redis://:p@w@h:6379"]}
 log.debug("not shown")
 logging.getLogger("library").warning("from postgresql://u:pw@h/d")
 logging.getLogger("alembic").info("not shown either")
+logging.getLogger("sqlalchemy.pool.impl.AsyncAdaptedQueuePool").error("a reset failed")
+logging.getLogger("psycopg.pool").warning("discarding a connection")
 try:
     raise ValueError("bad")
 except ValueError:
