@@ -16,6 +16,7 @@ from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.call_slots import LEASE_SECONDS, CallSlots
 from service.usecases.access.certificate_verifier import CertificateVerifier
 from service.usecases.access.erasures import Erasures
+from service.usecases.access.kept_out import KeptOutTexts
 from service.usecases.access.key_verifier import KeyVerifier
 from service.usecases.access.keys import Keys
 from service.usecases.access.local_access import LocalAccess
@@ -88,6 +89,7 @@ def access_of(
             Quotas(database, tenants, config.limits, guard.forget),
             AuditLog(database, tenants),
             Erasures(database, tenants, journal, journals=config.erasure_journal is not None),
+            KeptOutTexts(database),
             Sources(database, wake_ups, max_memory_bytes=config.limits.max_memory_bytes),
             pages,
         ),

@@ -14,9 +14,9 @@ from palimpsest import Client
 from service.cli.access import OfTenant
 from service.cli.app import SettingsPath, new_group
 from service.cli.audit import add_named
-from service.cli.command import Json
+from service.cli.command import Json, new_request_id
 from service.cli.deployment import DataDir
-from service.cli.output import CommandError, say, show, show_json, show_list
+from service.cli.output import CommandError, plain_json, say, show, show_json, show_list
 from service.cli.run import read_config
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from service.usecases.operations.erasure_scan import ScannedPlace
     from service.usecases.operations.erasure_verify import ScanTargets
 
+SessionId = Annotated[str, typer.Option("--session", "-s", help="The session.")]
 #: Findings of one place that are shown.
 MAX_SHOWN = 20
 #: What to do about what is left, by a part of its name.
@@ -37,7 +38,13 @@ HINTS = (
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     group = new_group("Erasures: what was deleted for good, its receipts, and their proof.")
-    add_named(group, list=list_erasures, receipt=give_receipt)
+    add_named(
+        group,
+        list=list_erasures,
+        receipt=give_receipt,
+        **{"kept-out": list_kept_out},
+        allow=allow_text,
+    )
     group.command()(verify)
     app.add_typer(group, name="erasure")
 
@@ -72,6 +79,40 @@ async def give_receipt(
     print(receipt.json, end="")
     for session in receipt.imported_sessions:
         say(f"session {session!r} was imported from an export of what was erased: delete it, too")
+
+
+async def list_kept_out(client: Client, session: SessionId, as_json: Json = False) -> None:
+    """List the texts that a session keeps out since they were redacted, by their digests."""
+    await show_list(
+        client.access.kept_out_texts(session),
+        lambda one: [
+            (
+                one.id,
+                str(one.words) if one.words else "whole chunk",
+                f"{one.created_at:%Y-%m-%d %H:%M:%S}",
+                one.principal,
+                one.reason,
+                one.erasure,
+                f"{one.refused_chunks:,}",
+            )
+        ],
+        ("id", "words", "time (UTC)", "by", "reason", "erasure", ">refused"),
+        as_json=as_json,
+    )
+
+
+async def allow_text(
+    client: Client,
+    id: Annotated[str, typer.Argument(help="The text's id: `erasure kept-out` has it.")],
+    session: SessionId,
+    as_json: Json = False,
+) -> None:
+    """Let a text in again that a session keeps out; what was redacted stays away."""
+    allowed = await client.access.allow_text(session, id, request_id=new_request_id())
+    if as_json:
+        show_json(plain_json(allowed))
+    else:
+        show(f"session {session} stores the text {allowed.id} again when it is appended")
 
 
 def verify(

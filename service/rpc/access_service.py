@@ -14,6 +14,7 @@ from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.access.audit_log import AuditLog
 from service.usecases.access.erasures import Erasures
+from service.usecases.access.kept_out import KeptOutTexts
 from service.usecases.access.keys import Keys
 from service.usecases.access.quotas import Quotas
 from service.usecases.access.sources import Sources
@@ -30,6 +31,7 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         quotas: Quotas,
         audit_log: AuditLog,
         erasures: Erasures,
+        kept_out: KeptOutTexts,
         sources: Sources,
         pages: Pages,
     ) -> None:
@@ -38,6 +40,7 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         self._quotas = quotas
         self._audit_log = audit_log
         self._erasures = erasures
+        self._kept_out = kept_out
         self._sources = sources
         self._pages = pages
 
@@ -133,6 +136,33 @@ class AccessService(access_service_pb2_grpc.AccessServiceServicer):
         return pb.ErasureReceipt(
             json=to_json(receipt), public_key=receipt.public_key, imported_sessions=imported
         )
+
+    async def ListKeptOutTexts(  # noqa: N802
+        self, request: pb.ListKeptOutTextsRequest, context: Context
+    ) -> pb.ListKeptOutTextsResponse:
+        """Lists the texts that a session keeps out."""
+        scope = f"kept-out/{request.session}"
+        size = self._pages.size(request.page_size)
+        found = await self._kept_out.page(
+            current_tenant(),
+            request.session,
+            self._pages.cursor(scope, request.page_token, first=""),
+            size + 1,
+        )
+        page, token = self._pages.cut(
+            [convert.kept_out_text(one) for one in found[:size]],
+            scope,
+            lambda one: one.id,
+            more=len(found) > size,
+        )
+        return pb.ListKeptOutTextsResponse(texts=page, next_page_token=token)
+
+    async def AllowText(  # noqa: N802
+        self, request: pb.AllowTextRequest, context: Context
+    ) -> pb.KeptOutText:
+        """Lets a text in that a session keeps out."""
+        allowed = self._kept_out.allow(current_tenant(), request.session, request.id)
+        return await reply(allowed, convert.kept_out_text)
 
     async def CreateApiKey(  # noqa: N802
         self, request: pb.CreateApiKeyRequest, context: Context

@@ -192,6 +192,29 @@ class ErasureReceipt:
     imported_sessions: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptOutText:
+    """A text that a session keeps out: when it is appended, a tombstone is stored."""
+
+    #: The beginning of its keyed digest, in hexadecimal.
+    id: str
+    #: How many words it has in a row; 0: it is the whole text of a chunk.
+    words: int
+    created_at: datetime
+    #: The erasure of the redaction, for `erasure_receipt`.
+    erasure: str
+    #: As in AuditEvent.
+    principal: str
+    reason: str
+    #: Chunks that became tombstones when they were appended, of all texts of the redaction.
+    refused_chunks: int
+
+
+def kept_out_text(message: pb.KeptOutText) -> KeptOutText:
+    """Returns a text that is kept out."""
+    return value_of(KeptOutText, message)
+
+
 def erasure(message: pb.Erasure) -> ErasureInfo:
     """Returns an erasure."""
     return value_of(ErasureInfo, message, removed=dict(message.removed))

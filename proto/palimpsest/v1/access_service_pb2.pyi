@@ -807,6 +807,137 @@ class GetErasureReceiptRequest(_message.Message):
 Global___GetErasureReceiptRequest: _TypeAlias = GetErasureReceiptRequest  # noqa: Y015
 
 @_typing.final
+class KeptOutText(_message.Message):
+    """A text that a session keeps out: when it is appended, a tombstone is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    ERASURE_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REFUSED_CHUNKS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The beginning of its keyed digest, in hexadecimal."""
+    words: _builtins.int
+    """How many words it has in a row; 0: it is the whole text of a chunk."""
+    erasure: _builtins.str
+    """The erasure of the redaction, for GetErasureReceipt."""
+    principal: _builtins.str
+    """The principal that asked for it, as in AuditEvent, and its reason."""
+    reason: _builtins.str
+    refused_chunks: _builtins.int
+    """Chunks that became tombstones when they were appended, of all texts of the redaction."""
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is kept out."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        words: _builtins.int = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        erasure: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        refused_chunks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "erasure", b"erasure", "id", b"id", "principal", b"principal", "reason", b"reason", "refused_chunks", b"refused_chunks", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptOutText: _TypeAlias = KeptOutText  # noqa: Y015
+
+@_typing.final
+class ListKeptOutTextsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. The session."""
+    page_size: _builtins.int
+    """Optional. 0 means 100; above 1,000 means 1,000."""
+    page_token: _builtins.str
+    """Optional. `next_page_token` of the previous page, with the same fields; empty begins
+    at the first.
+    """
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeptOutTextsRequest: _TypeAlias = ListKeptOutTextsRequest  # noqa: Y015
+
+@_typing.final
+class ListKeptOutTextsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptOutText]:
+        """By their ids."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[Global___KeptOutText] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeptOutTextsResponse: _TypeAlias = ListKeptOutTextsResponse  # noqa: Y015
+
+@_typing.final
+class AllowTextRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. The session."""
+    id: _builtins.str
+    """Required. `KeptOutText.id`; an unknown one is NOT_FOUND (ERASURE_NOT_FOUND)."""
+    request_id: _builtins.str
+    """Optional. As in CreateTenantRequest."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllowTextRequest: _TypeAlias = AllowTextRequest  # noqa: Y015
+
+@_typing.final
 class CreateApiKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

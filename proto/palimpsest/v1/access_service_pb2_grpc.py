@@ -87,6 +87,16 @@ class AccessServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.FromString,
                 _registered_method=True)
+        self.ListKeptOutTexts = channel.unary_unary(
+                '/palimpsest.v1.AccessService/ListKeptOutTexts',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsResponse.FromString,
+                _registered_method=True)
+        self.AllowText = channel.unary_unary(
+                '/palimpsest.v1.AccessService/AllowText',
+                request_serializer=palimpsest_dot_v1_dot_access__service__pb2.AllowTextRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_access__service__pb2.KeptOutText.FromString,
+                _registered_method=True)
         self.CreateApiKey = channel.unary_unary(
                 '/palimpsest.v1.AccessService/CreateApiKey',
                 request_serializer=palimpsest_dot_v1_dot_access__service__pb2.CreateApiKeyRequest.SerializeToString,
@@ -248,6 +258,31 @@ class AccessServiceServicer(object):
         the server has an erasure journal before that is on disk: until then it is
         FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
         Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeptOutTexts(self, request, context):
+        """Lists the texts that a session keeps out since they were redacted, in pages by their ids.
+
+        Guarantees: as of one moment for each page. The service has keyed digests of the texts and
+        cannot show them: which redaction keeps one out, and why, says which text it is.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AllowText(self, request, context):
+        """Lets a text in again that a session keeps out.
+
+        Guarantees: what is appended from then on is stored as it is, unless another text that is
+        kept out is in it. What was redacted, and the tombstones of what was refused, stay. Recorded in
+        the audit log. A backup from before the redaction keeps the text out again when it is
+        restored, from the erasure journal.
+        Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND
+        (ERASURE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -427,6 +462,16 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.GetErasureReceipt,
                     request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.SerializeToString,
+            ),
+            'ListKeptOutTexts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeptOutTexts,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsResponse.SerializeToString,
+            ),
+            'AllowText': grpc.unary_unary_rpc_method_handler(
+                    servicer.AllowText,
+                    request_deserializer=palimpsest_dot_v1_dot_access__service__pb2.AllowTextRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_access__service__pb2.KeptOutText.SerializeToString,
             ),
             'CreateApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateApiKey,
@@ -725,6 +770,60 @@ class AccessService(object):
             '/palimpsest.v1.AccessService/GetErasureReceipt',
             palimpsest_dot_v1_dot_access__service__pb2.GetErasureReceiptRequest.SerializeToString,
             palimpsest_dot_v1_dot_access__service__pb2.ErasureReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeptOutTexts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/ListKeptOutTexts',
+            palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.ListKeptOutTextsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AllowText(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AccessService/AllowText',
+            palimpsest_dot_v1_dot_access__service__pb2.AllowTextRequest.SerializeToString,
+            palimpsest_dot_v1_dot_access__service__pb2.KeptOutText.FromString,
             options,
             channel_credentials,
             insecure,

@@ -113,6 +113,23 @@ class AccessServiceStub:
     FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
     Safety: reads only.
     """
+    ListKeptOutTexts: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.ListKeptOutTextsRequest, _access_service_pb2.ListKeptOutTextsResponse]
+    """Lists the texts that a session keeps out since they were redacted, in pages by their ids.
+
+    Guarantees: as of one moment for each page. The service has keyed digests of the texts and
+    cannot show them: which redaction keeps one out, and why, says which text it is.
+    Safety: reads only.
+    """
+    AllowText: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.AllowTextRequest, _access_service_pb2.KeptOutText]
+    """Lets a text in again that a session keeps out.
+
+    Guarantees: what is appended from then on is stored as it is, unless another text that is
+    kept out is in it. What was redacted, and the tombstones of what was refused, stay. Recorded in
+    the audit log. A backup from before the redaction keeps the text out again when it is
+    restored, from the erasure journal.
+    Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND
+    (ERASURE_NOT_FOUND).
+    """
     CreateApiKey: _grpc.UnaryUnaryMultiCallable[_access_service_pb2.CreateApiKeyRequest, _access_service_pb2.CreateApiKeyResponse]
     """Creates a key, and returns its secret, which cannot be read again.
 
@@ -289,6 +306,23 @@ class AccessServiceAsyncStub(AccessServiceStub):
     the server has an erasure journal before that is on disk: until then it is
     FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
     Safety: reads only.
+    """
+    ListKeptOutTexts: _aio.UnaryUnaryMultiCallable[_access_service_pb2.ListKeptOutTextsRequest, _access_service_pb2.ListKeptOutTextsResponse]  # type: ignore[assignment]
+    """Lists the texts that a session keeps out since they were redacted, in pages by their ids.
+
+    Guarantees: as of one moment for each page. The service has keyed digests of the texts and
+    cannot show them: which redaction keeps one out, and why, says which text it is.
+    Safety: reads only.
+    """
+    AllowText: _aio.UnaryUnaryMultiCallable[_access_service_pb2.AllowTextRequest, _access_service_pb2.KeptOutText]  # type: ignore[assignment]
+    """Lets a text in again that a session keeps out.
+
+    Guarantees: what is appended from then on is stored as it is, unless another text that is
+    kept out is in it. What was redacted, and the tombstones of what was refused, stay. Recorded in
+    the audit log. A backup from before the redaction keeps the text out again when it is
+    restored, from the erasure journal.
+    Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND
+    (ERASURE_NOT_FOUND).
     """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_access_service_pb2.CreateApiKeyRequest, _access_service_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
     """Creates a key, and returns its secret, which cannot be read again.
@@ -517,6 +551,35 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         the server has an erasure journal before that is on disk: until then it is
         FAILED_PRECONDITION (ERASURE_NOT_COMPLETE). `palimpsest erasure verify` proves it later.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def ListKeptOutTexts(
+        self,
+        request: _access_service_pb2.ListKeptOutTextsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.ListKeptOutTextsResponse, _abc.Awaitable[_access_service_pb2.ListKeptOutTextsResponse]]:
+        """Lists the texts that a session keeps out since they were redacted, in pages by their ids.
+
+        Guarantees: as of one moment for each page. The service has keyed digests of the texts and
+        cannot show them: which redaction keeps one out, and why, says which text it is.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def AllowText(
+        self,
+        request: _access_service_pb2.AllowTextRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_service_pb2.KeptOutText, _abc.Awaitable[_access_service_pb2.KeptOutText]]:
+        """Lets a text in again that a session keeps out.
+
+        Guarantees: what is appended from then on is stored as it is, unless another text that is
+        kept out is in it. What was redacted, and the tombstones of what was refused, stay. Recorded in
+        the audit log. A backup from before the redaction keeps the text out again when it is
+        restored, from the erasure journal.
+        Safety: writes; idempotent by request id, otherwise a second call is NOT_FOUND
+        (ERASURE_NOT_FOUND).
         """
 
     @_abc_1.abstractmethod

@@ -340,7 +340,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     several calls, by positions. metadata: {"limit": "10000"}.
     """
     ERROR_REASON_ERASURE_NOT_FOUND: _ErrorReason.ValueType  # 130
-    """NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
+    """NOT_FOUND. No such erasure, or no such text that is kept out. metadata: {"erasure": "…"}."""
     ERROR_REASON_ERASURE_NOT_COMPLETE: _ErrorReason.ValueType  # 131
     """FAILED_PRECONDITION. The erasure has no receipt yet: rows are still being removed, or the
     erasure journal does not have it on disk. Ask again later.
@@ -729,7 +729,7 @@ ERROR_REASON_TOO_MANY_CHUNKS: ErrorReason.ValueType  # 120
 several calls, by positions. metadata: {"limit": "10000"}.
 """
 ERROR_REASON_ERASURE_NOT_FOUND: ErrorReason.ValueType  # 130
-"""NOT_FOUND. No such erasure. metadata: {"erasure": "…"}."""
+"""NOT_FOUND. No such erasure, or no such text that is kept out. metadata: {"erasure": "…"}."""
 ERROR_REASON_ERASURE_NOT_COMPLETE: ErrorReason.ValueType  # 131
 """FAILED_PRECONDITION. The erasure has no receipt yet: rows are still being removed, or the
 erasure journal does not have it on disk. Ask again later.

@@ -40,6 +40,7 @@ class AuditAction(StrEnum):
     MEMORY_ROLLBACK = "memory.rollback"
     ANSWER_DELETE = "answer.delete"
     CHUNKS_REDACT = "chunks.redact"
+    TEXT_ALLOW = "text.allow"
     BUDGET_SET = "budget.set"
     BUDGET_DELETE = "budget.delete"
     SOURCE_TRUST = "source.trust"

@@ -7,6 +7,7 @@ of a word, and the same in other words, is not.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from itertools import chain, repeat
 from uuid import UUID
@@ -25,6 +26,23 @@ _PRIME = 2**256 - 189
 
 #: Returns the keyed digest of a text's digest or words.
 Keyed = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptOutText:
+    """A text that a session keeps out; the service has only its keyed digest."""
+
+    #: The first 16 bytes of the digest, in hexadecimal.
+    id: str
+    #: How many words a phrase has; WHOLE: it is the whole text of a chunk.
+    words: int
+    created_at: datetime
+    #: The redaction that keeps it out: its erasure, principal and reason.
+    erasure_id: str
+    principal: str
+    reason: str
+    #: Chunks that were stored as tombstones for this redaction when they were appended.
+    refused_chunks: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

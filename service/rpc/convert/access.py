@@ -13,6 +13,7 @@ from service.domain.access.keys import OVERLAP, ApiKey, KeyState, NewKey, Stored
 from service.domain.access.quotas import Quota, QuotaName
 from service.domain.access.trust import ANY_END, SourceRule
 from service.domain.log.erasures import Erasure, ErasureKind
+from service.domain.log.keeping_out import KeptOutText
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.convert.common import (
@@ -114,6 +115,11 @@ def erasure(stored: Erasure) -> pb.Erasure:
         removed=dict(stored.counts),
         tenant_uid=str(stored.tenant_id),
     )
+
+
+def kept_out_text(stored: KeptOutText) -> pb.KeptOutText:
+    """Returns a text that is kept out as a message."""
+    return message_of(pb.KeptOutText, stored, erasure=stored.erasure_id)
 
 
 def _uid(id: UUID | None) -> str:

@@ -17,6 +17,7 @@ from service.rpc.interceptors.base import Around, Context
 #: fields share have messages of their own (rules.proto).
 PATTERNS = {
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
+    "^[0-9a-f]{32}$": "must have 32 of 0-9 and a-f, as ListKeptOutTexts has it",
 }
 
 

@@ -24,6 +24,8 @@ LONG = "x" * 501
 CONTROL = "a\x00b"
 LIST = access_service_pb2.ListErasuresRequest
 RECEIPT = access_service_pb2.GetErasureReceiptRequest
+KEPT_OUT = access_service_pb2.ListKeptOutTextsRequest
+ALLOW = access_service_pb2.AllowTextRequest
 TENANT = access_service_pb2.DeleteTenantRequest
 SESSION = session_service_pb2.DeleteSessionRequest
 MEMORY = memory_service_pb2.DeleteMemoryRequest
@@ -78,6 +80,16 @@ CASES: list[tuple[type, dict[str, Any], tuple[str, str]]] = [
     (REDACT, {"session": "s", "text": "abc", "reason": LONG}, INVALID),
     (REDACT, {"session": "s", "text": "abc", "reason": CONTROL}, INVALID),
     (REDACT, {"session": "s", "text": "abc", "request_id": "\x01"}, INVALID),
+    (KEPT_OUT, {}, INVALID),
+    (KEPT_OUT, {"session": "none"}, GONE),
+    (KEPT_OUT, {"session": "s", "page_size": -1}, INVALID),
+    (KEPT_OUT, {"session": "s", "page_token": "forged"}, ("INVALID_ARGUMENT", "TOKEN_INVALID")),
+    (ALLOW, {"session": "s"}, INVALID),
+    (ALLOW, {"session": "none", "id": "0" * 32}, GONE),
+    (ALLOW, {"session": "s", "id": "0" * 32}, ("NOT_FOUND", "ERASURE_NOT_FOUND")),
+    (ALLOW, {"session": "s", "id": "A" * 32}, INVALID),
+    (ALLOW, {"session": "s", "id": "0" * 31}, INVALID),
+    (ALLOW, {"session": "s", "id": "0" * 32, "request_id": "\x01"}, INVALID),
 ]
 
 
@@ -98,6 +110,8 @@ def method_of(channel: grpc.aio.Channel, request: object) -> Any:
     return {
         LIST: access.ListErasures,
         RECEIPT: access.GetErasureReceipt,
+        KEPT_OUT: access.ListKeptOutTexts,
+        ALLOW: access.AllowText,
         TENANT: access.DeleteTenant,
         SESSION: sessions.DeleteSession,
         MEMORY: memories.DeleteMemory,

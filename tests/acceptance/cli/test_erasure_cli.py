@@ -101,6 +101,22 @@ def test_forgetting_again_says_what_it_cannot_keep_out(served: Served) -> None:
     assert "give one of" in said
 
 
+def test_what_is_kept_out_is_listed_and_let_in(served: Served) -> None:
+    code, shown, said = served.asked("erasure", "kept-out", "-s", "s", "--json")
+    assert code == 0, said
+    first, *others = [json.loads(line) for line in shown.splitlines()]
+    assert first["erasure"] in served.asked("erasure", "list")[1]
+    code, shown, said = served.asked("erasure", "allow", first["id"], "-s", "s")
+    assert code == 0, said
+    assert shown == f"session s stores the text {first['id']} again when it is appended\n"
+    code, shown, _ = served.asked("erasure", "kept-out", "-s", "s")
+    assert first["id"] not in shown
+    assert len(shown.splitlines()) == 1 + len(others)
+    code, _, said = served.asked("erasure", "allow", first["id"], "-s", "s")
+    assert code == 1
+    assert "keeps out no text" in said
+
+
 def test_a_list_names_the_erasure(served: Served) -> None:
     code, listed, _ = served.asked("erasure", "list")
     assert code == 0

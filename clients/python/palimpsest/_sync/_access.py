@@ -14,6 +14,7 @@ from palimpsest._access import (
     CreatedApiKey,
     ErasureInfo,
     ErasureReceipt,
+    KeptOutText,
     QuarantineResult,
     QuotaInfo,
     QuotaName,
@@ -24,6 +25,7 @@ from palimpsest._access import (
     audit_event,
     created,
     erasure,
+    kept_out_text,
     quarantine_result,
     quota,
     source_rule,
@@ -230,6 +232,20 @@ class Access:
             public_key=found.public_key,
             imported_sessions=tuple(found.imported_sessions),
         )
+
+    def kept_out_texts(self, session: str) -> Iterator[KeptOutText]:
+        """Yields the texts that a session keeps out since they were redacted. Raises NotFound."""
+        request = message_of(
+            access_service_pb2.ListKeptOutTextsRequest, session=session, page_size=1000
+        )
+        return self._connection.all_of(self._stub.ListKeptOutTexts, request, "texts", kept_out_text)
+
+    def allow_text(self, session: str, id: str, *, request_id: str = "") -> KeptOutText:
+        """Lets a text in again, from the next append on. Raises NotFound."""
+        request = message_of(
+            access_service_pb2.AllowTextRequest, session=session, id=id, request_id=request_id
+        )
+        return kept_out_text(self._connection.call(self._stub.AllowText, request))
 
     def audit_events(
         self,
