@@ -63,13 +63,20 @@ GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 
 # Each client and framework is installed by a target of its own, with a stamp in .cache/, and is
 # left out where its toolchain is missing: its tests are skipped, and say so.
-CLIENT_STAMPS :=
+CLIENT_STAMPS := .cache/frameworks/.installed
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
 	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
 	$(BIN)/python -m tests.clients.table check
+	.cache/frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini --confcutdir tests/frameworks tests/frameworks
+
+# The frameworks that the Python client has adapters for; the client comes from the tree.
+.cache/frameworks/.installed: requirements/frameworks.lock | $(UV)
+	@test -x $(@D)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip sync --quiet --require-hashes --compile-bytecode requirements/frameworks.lock
+	@touch $@
 
 # Of the official clients of the HTTP port: plugins and modules, so that their test fetches nothing.
 .cache/connect/protoc-gen-connect-go: tests/clients/connect/go/go.mod tests/clients/connect/go/go.sum
@@ -192,6 +199,7 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
 	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/frameworks.in -o requirements/frameworks.lock
 
 dist: setup ## build wheels and sdists of the four packages, in dist/
 	@$(BIN)/python -m tests.release dist
