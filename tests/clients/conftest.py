@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,11 +17,32 @@ from tests.support.harness import Servers
 _FOUND: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
 
+class Services:
+    """The services of a run: one of each kind, but `own`, which is new for each script."""
+
+    def __init__(self, servers: Servers, stack: AsyncExitStack) -> None:
+        self._servers = servers
+        self._stack = stack
+        self._started: dict[str, Service] = {}
+
+    @asynccontextmanager
+    async def of_kind(self, kind: str) -> AsyncIterator[Service]:
+        """Yields a service, which is started when it is first asked for."""
+        if kind == "own":
+            async with serving(self._servers, kind) as service:
+                yield service
+            return
+        if kind not in self._started:
+            started = serving(self._servers, kind)
+            self._started[kind] = await self._stack.enter_async_context(started)
+        yield self._started[kind]
+
+
 @pytest.fixture(scope="session")
-async def open_service(servers: Servers) -> AsyncIterator[Service]:
-    """Yields a service that scripts with sessions of their own share."""
-    async with serving(servers) as service:
-        yield service
+async def services(servers: Servers) -> AsyncIterator[Services]:
+    """Yields the services, which all clients share."""
+    async with AsyncExitStack() as stack:
+        yield Services(servers, stack)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

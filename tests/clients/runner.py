@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import jsonschema
 
+import palimpsest
 from tests import ROOT
 from tests.clients.drivers import REPLY_SECONDS, Client, Driver
 from tests.clients.matching import difference, filled
@@ -30,6 +31,7 @@ class Script:
     name: str
     steps: tuple[Mapping[str, Any], ...]
     service: str = "open"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.feature}: {self.name}"
@@ -61,6 +63,7 @@ def scripts() -> list[Script]:
             name=one["name"],
             steps=tuple(one["steps"]),
             service=one.get("service", "open"),
+            environment=one.get("environment", {}),
         )
         for name, content in files().items()
         for one in content["scripts"]
@@ -74,6 +77,7 @@ class Run:
     client: Client
     service: Service
     names: dict[str, Any] = field(default_factory=dict)
+    _environment: dict[str, str] = field(default_factory=dict)
     _drivers: dict[str, Driver] = field(default_factory=dict)
     _started: dict[str, tuple[str, Driver, "asyncio.Future[Mapping[str, Any]]"]] = field(
         default_factory=dict
@@ -83,6 +87,7 @@ class Run:
         """Runs it. Raises AssertionError that names the step, Unsupported."""
         unique = uuid4().hex[:12]
         self.names = {**self.service.names, "run": unique, "session": f"s-{unique}"}
+        self._environment = filled(script.environment, self.names)
         try:
             for number, step in enumerate(script.steps, start=1):
                 try:
@@ -92,6 +97,7 @@ class Run:
                     said = "".join(one.said() for one in self._drivers.values())
                     raise AssertionError(f"step {number}, {what}: {error}{said}") from error
         finally:
+            self.service.replies.set()
             await self.service.break_down("heal", "")
             for driver in self._drivers.values():
                 await driver.kill()
@@ -113,6 +119,11 @@ class Run:
             "log": self._log,
             "joined": self._joined,
             "append_directly": self._append,
+            "edit_directly": self._edit,
+            "budget_directly": self._budget,
+            "model": self._model,
+            "pieces": self._pieces,
+            "any_error": self._any_error,
         }
 
     async def _call(self, step: Mapping[str, Any]) -> None:
@@ -126,7 +137,9 @@ class Run:
     async def _driver(self, name: str) -> Driver:
         """Returns a driver; one that is new is connected."""
         if name not in self._drivers:
-            driver = await Driver.started(self.client, self.service.for_drivers)
+            driver = await Driver.started(
+                self.client, {**self.service.for_drivers, **self._environment}
+            )
             self._drivers[name] = driver
             connected = await driver.call("connect", {})
             assert "result" in connected, f"it does not connect: {connected}"
@@ -190,6 +203,47 @@ class Run:
             session, texts = client.session(wanted["session"]), wanted["texts"]
             for start in range(0, len(texts), BATCH_CHUNKS):
                 await session.append(texts[start : start + BATCH_CHUNKS])
+
+    async def _edit(self, step: Mapping[str, Any]) -> None:
+        wanted = step["edit_directly"]
+        edit = palimpsest.Edit(op="put", path=wanted["path"], value=wanted["value"])
+        async with self.service.past_the_proxy() as client:
+            await client.session(wanted["session"]).memory(wanted["memory"]).edit([edit])
+
+    async def _budget(self, step: Mapping[str, Any]) -> None:
+        wanted = step["budget_directly"]
+        async with self.service.past_the_proxy() as client:
+            session = client.session(wanted["session"])
+            await session.set_budget("total", limit_tokens=wanted["limit_tokens"])
+
+    async def _model(self, step: Mapping[str, Any]) -> None:
+        if step["model"] == "hold":
+            self.service.replies.clear()
+        else:
+            self.service.replies.set()
+
+    async def _pieces(self, step: Mapping[str, Any]) -> None:
+        wanted, driver = step["pieces"], await self._driver(step.get("on", ""))
+        text = wanted.get("begins", "")
+        while True:
+            reply = await driver.call("next_piece", {"handle": wanted["handle"]})
+            result = reply.get("result", {})
+            if "text" not in result:
+                break
+            text = result["text"] if result["restarts"] else text + result["text"]
+        if "error" in wanted:
+            self._compare({"error": wanted["error"]}, reply)
+            return
+        self._compare({"expect": {"answer": wanted["answer"]}}, reply)
+        assert text == wanted["text"], f"the pieces are {text!r}, not {wanted['text']!r}"
+
+    async def _any_error(self, step: Mapping[str, Any]) -> None:
+        started = [self._started.pop(name) for name in step["any_error"]]
+        replies = [await driver.reply_of(call, reply) for call, driver, reply in started]
+        refused = [one for one in replies if "error" in one]
+        assert refused, "all of them succeeded"
+        for one in refused:
+            self._compare(step, one)
 
 
 def _at(value: Any, path: str) -> Any:

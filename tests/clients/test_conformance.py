@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.clients.conftest import Services
 from tests.clients.drivers import CLIENTS, Client, in_repository
 from tests.clients.runner import Run, Script, Unsupported, files, scripts
-from tests.clients.service import Service, serving
-from tests.support.harness import Servers
 
 CASES = [
     pytest.param(client, script, id=f"{client.name}-{script}")
@@ -19,7 +18,7 @@ Note = Callable[[str, object], None]
 
 @pytest.mark.parametrize(("client", "script"), CASES)
 async def test_script(
-    client: Client, script: Script, open_service: Service, servers: Servers, record_property: Note
+    client: Client, script: Script, services: Services, record_property: Note
 ) -> None:
     record_property("client", client.name)
     record_property("feature", script.feature)
@@ -31,11 +30,8 @@ async def test_script(
         f"{client.built} is missing: make test-clients builds it"
     )
     try:
-        if script.service == "open":
-            await Run(client=client, service=open_service).run(script)
-        else:
-            async with serving(servers) as service:
-                await Run(client=client, service=service).run(script)
+        async with services.of_kind(script.service) as service:
+            await Run(client=client, service=service).run(script)
     except Unsupported as unsupported:
         record_property("unsupported", str(unsupported))
         pytest.skip(f"{client.title} does not support it: {unsupported}")
