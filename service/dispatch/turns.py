@@ -52,13 +52,20 @@ class Turns:
         """`concurrency` is the number of slots."""
         self._patient_places = concurrency - concurrency // RESERVED_PLACES
         self._after = NOBODY
+        self._found_nothing = False
 
     def scan(self, free: int, claimed: Iterable[WorkClass]) -> QueueScan:
         """Returns the scan for `free` slots.
 
         `claimed` has the work class of each item that is worked on.
         """
-        return QueueScan(total=free, cycle=CYCLE, bound=self.bound(claimed), after=self._after)
+        return QueueScan(
+            total=free,
+            cycle=CYCLE,
+            bound=self.bound(claimed),
+            after=self._after,
+            is_wide=self._found_nothing,
+        )
 
     def bound(self, claimed: Iterable[WorkClass]) -> Bound:
         """Returns how many items of the patient work classes may be claimed."""
@@ -66,7 +73,11 @@ class Turns:
         return Bound(work_classes=PATIENT, items=max(self._patient_places - patient, 0))
 
     def count(self, taken: QueueBatch) -> None:
-        """Accounts for what a query claimed: its last tenant is the last of its equals."""
+        """Accounts for what a query claimed: its last tenant is the last of its equals.
+
+        After a query that claimed nothing more tenants are considered: many may be put off.
+        """
+        self._found_nothing = not taken.items
         self._after = taken.items[-1].item.tenant_id if taken.items else taken.ended
 
 

@@ -140,6 +140,11 @@ async def test_a_look_ends_after_so_many_tenants_and_says_so(
         after = found.ended
     assert looks == 2
     assert await rows.names([found.items[0].item]) == ["ready1"]
+    # Many that are put off are passed in fewer.
+    await rows.run("DELETE FROM claim")
+    wide = QueueScan(total=1, cycle=CYCLE, bound=UNBOUND, after=NOBODY, is_wide=True)
+    found = await queue.take(database, uuid4(), done=(), scan=wide)
+    assert await rows.names([one.item for one in found.items]) == ["ready1"]
 
 
 async def test_two_workers_never_take_the_same(url: str, rows: Rows) -> None:

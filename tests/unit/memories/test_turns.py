@@ -91,3 +91,14 @@ def test_giving_way_ends_and_leaves_slots_even(running: list[UUID]) -> None:
     slots = Counter(dict.fromkeys((A, B, C), 0))
     slots.update(running)
     assert max(slots.values()) - min(slots.values()) <= 1
+
+
+def test_more_tenants_are_considered_while_none_of_some_has_work_to_claim() -> None:
+    turns = Turns(concurrency=1)
+    assert not turns.scan(1, ()).is_wide
+    turns.count(QueueBatch(items=(), ended=B, more=True))
+    assert turns.scan(1, ()).is_wide
+    item = WorkItem(kind=WorkKind.MEMORY, tenant_id=A, session_key=A, item_id=A)
+    claimed = ClaimedItem(work_class=WorkClass.BACKLOG, item=item, charged=0)
+    turns.count(QueueBatch(items=[claimed], ended=B, more=True))
+    assert not turns.scan(1, ()).is_wide
