@@ -50,15 +50,15 @@ from verification.benchmarks.slow_model import Habit
 #: What a step takes with the model.
 MODEL_SECONDS = 0.25
 #: Some of A's steps take so many times as long.
-EXPENSIVE = 4
+EXPENSIVE = 3
 #: What chunks of such steps say.
 MARKER = "Everything is dear here."
 #: Steps of B that are timed: alone, with 1 slot, and in each other part.
-ALONE, PROBES, OTHER_PROBES = 15, 100, 30
+ALONE, PROBES, OTHER_PROBES = 15, 100, 20
 #: Steps that A's longest memory is behind.
 LONG = 2000
 #: So many of A's steps say how long one takes.
-MEASURED_STEPS = 20
+MEASURED_STEPS = 12
 #: Memories of each tenant, and steps of A, that show the shares.
 SHARE_MEMORIES, SHARE_STEPS = 1000, 12
 #: Nothing takes so long, unless something is wrong.
