@@ -1,7 +1,7 @@
 """Runs the API server."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -14,6 +14,7 @@ from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
 from service.app.journals import open_journal
 from service.app.kinds import costs_of, default_memories, memories_of, use_cases
+from service.app.tools import ToolsOnDemand, tools_of
 from service.domain.values.memory_specs import DefaultMemory
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
@@ -25,12 +26,11 @@ from service.rpc.certificates import Certificates
 from service.rpc.convert.specs import check_spec
 from service.rpc.http.application import Application, for_browsers
 from service.rpc.http.server import HttpServer
-from service.rpc.interceptors.base import Around
 from service.rpc.interceptors.lives import Lives
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
-from service.rpc.pipeline import Services, chain, handlers
+from service.rpc.pipeline import Handler, Services, chain, credentials_check, handlers, wrapped
 from service.rpc.server import Server
 from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
@@ -212,9 +212,13 @@ async def serve(
             jobs.append(gauges.run)
         loops = [asyncio.create_task(job()) for job in jobs]
         try:
-            http = await _listen_http(config, tls, services, interceptors)
+            methods = wrapped(handlers(services), interceptors)
+            tools = tools_of(config, methods, credentials_check(access.authentication))
+            http = await _listen_http(config, tls, methods, tools)
             if http is not None:
                 stack.push_async_callback(http.stop, 0)
+            if tools is not None:
+                stack.push_async_callback(tools.stop)
             port = await _listen(server, config, tls)
             await watch.begin(server.set_ready)
             if http is not None:
@@ -269,18 +273,21 @@ async def _listen(server: Server, config: Config, tls: Certificates | None) -> i
 
 
 async def _listen_http(
-    config: Config, tls: Certificates | None, services: Services, interceptors: Sequence[Around]
+    config: Config,
+    tls: Certificates | None,
+    methods: Mapping[str, Handler],
+    tools: ToolsOnDemand | None,
 ) -> HttpServer | None:
     """Starts the HTTP server; None where none is configured. Raises CannotStart."""
     address = config.http_listen
     if address is None:
         return None
     application = Application(
-        handlers(services),
-        interceptors,
+        methods,
         config.limits,
         origins=config.http_origins,
         local_only=listening.is_local(address) and not listening.is_authenticated(config),
+        tools=tools,
     )
     server = HttpServer(for_browsers(application, config.http_origins), config.limits, tls)
     try:

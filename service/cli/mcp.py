@@ -8,10 +8,7 @@ import typer
 from palimpsest import NotFound, PalimpsestError, Session
 from service.cli.command import command
 from service.cli.output import CommandError, say
-from service.settings.mcp_tools import ADMIN_TOOLS, DEFAULT_TOOLS, checked
-
-#: A model waits for its tool, and the user for the model: what is not there in this time is said.
-CALL_SECONDS = 8.0
+from service.settings.mcp_tools import ADMIN_TOOLS, CALL_SECONDS, DEFAULT_TOOLS, checked
 
 
 def register(app: typer.Typer) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
+
 from palimpsest.v1 import (
     access_service_pb2,
     access_service_pb2_grpc,
@@ -141,6 +143,33 @@ def handlers(services: Services) -> Mapping[str, Handler]:
     for field, (register, _) in REGISTER.items():
         register(getattr(services, field), collected)
     return collected.handlers
+
+
+def wrapped(handlers: Mapping[str, Handler], around: Sequence[Around]) -> Mapping[str, Handler]:
+    """Returns the handlers with the interceptors about them, for transports other than gRPC's.
+
+    Their contexts return messages, and no bytes.
+    """
+    found = {}
+    for path, handler in handlers.items():
+        one: Handler = handler._replace(request_deserializer=_same)
+        for interceptor in reversed(around):
+            one = interceptor.wrap(path, one)
+        found[path] = one
+    return found
+
+
+def credentials_check(authentication: Authentication) -> Handler:
+    """Returns a handler that verifies its caller's credentials, and does nothing else."""
+
+    async def check(_: Any, context: Any) -> None:
+        await authentication.check(context)
+
+    return Errors().wrap("", grpc.stream_unary_rpc_method_handler(check))
+
+
+def _same(message: Any) -> Any:
+    return message
 
 
 class _Collector:

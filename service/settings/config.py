@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from service.domain.access.identity import Scope
 from service.settings.deployments import Deployments
 from service.settings.files import default_run_dir
+from service.settings.mcp_tools import DEFAULT_TOOLS, checked
 from service.settings.models import (
     BaseUrl,
     ModelName,
@@ -84,6 +85,10 @@ def _listed(given: Any) -> Any:
     return [one.strip() for one in given.split(",")] if isinstance(given, str) else given
 
 
+def _checked_tools(names: tuple[str, ...]) -> tuple[str, ...]:
+    return checked(tuple(one for one in names if one))
+
+
 def _checked_issuer_url(url: str | None) -> str | None:
     if not url:
         return None
@@ -100,6 +105,7 @@ Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_listed), Field(min_length
 Origins = Annotated[
     tuple[Annotated[str, AfterValidator(_checked_origin)], ...], BeforeValidator(_listed)
 ]
+ToolNames = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_checked_tools)]
 IssuerUrl = Annotated[str | None, AfterValidator(_checked_issuer_url)]
 #: None of them is symmetric: the key of such a signature would be public.
 JwtAlgorithm = Literal[
@@ -266,6 +272,8 @@ class Config(BaseModel):
     #: Origins of web pages that may call the API over HTTP, such as https://app.example.org,
     #: separated by commas; "*": all.
     http_origins: Origins = ()
+    #: Tools for models that are served at /mcp/SESSION over HTTP; docs/guides/mcp.md. Empty: none.
+    mcp_tools: ToolNames = DEFAULT_TOOLS
     #: Whether these may be addresses that other machines reach without TLS, or without
     #: authentication: only for networks in which every member may do everything.
     insecure: bool = False

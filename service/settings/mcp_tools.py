@@ -6,6 +6,8 @@ DEFAULT_TOOLS = ("remember", "recall", "get_memory", "why", "forget")
 ADMIN_TOOLS = ("list_memories", "edit_memory", "rollback_memory")
 #: All of them, in the order in which clients see them.
 TOOLS = (*DEFAULT_TOOLS, *ADMIN_TOOLS)
+#: A model waits for its tool, and the user for the model: what is not there in this time is said.
+CALL_SECONDS = 8.0
 
 
 def checked(names: tuple[str, ...]) -> tuple[str, ...]:

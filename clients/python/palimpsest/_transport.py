@@ -223,9 +223,10 @@ def may_resume(error: PalimpsestError, code: grpc.StatusCode) -> bool:
 _TRACE_ID = slice(3, 35)
 
 
-def headers(access: Access) -> dict[str, Any]:
+def headers(access: Access | None) -> dict[str, Any]:
     """Returns the argument of a call with its token, and the current span, where there are any."""
-    found = (*access.headers(), *_injected().items())
+    token = () if access is None else access.headers()
+    found = (*token, *_injected().items())
     return {"metadata": found} if found else {}
 
 

@@ -21,7 +21,6 @@ from service.domain.values.errors import InvalidInput
 from service.rpc.http import wire
 from service.rpc.http.call import Aborted, ClientGone, HttpCall, Receive, Send
 from service.rpc.http.wire import Codec, Format, Framing
-from service.rpc.interceptors.base import Around
 from service.rpc.pipeline import Handler
 from service.settings.config import Limits
 from storage.engine.tasks import cancel
@@ -31,6 +30,7 @@ _log = structlog.get_logger("palimpsest.rpc")
 #: Streams in both directions whose clients wait for responses while they send: gRPC only.
 GRPC_ONLY = frozenset({"/palimpsest.v1.SessionService/AppendChunks"})
 OPENAPI_PATH = "/openapi.json"
+TOOLS_PATH = "/mcp"
 _OPENAPI_FILE = Path(__file__).with_name("openapi.json")
 
 #: For how long a browser remembers the answer.
@@ -49,6 +49,8 @@ class _Method:
     request: type[Message]
     #: Whether GET may call it: it changes nothing.
     is_safe: bool
+    #: Whether it has several requests.
+    streams_in: bool
 
     @property
     def is_stream(self) -> bool:
@@ -74,6 +76,7 @@ def for_browsers(application: "Application", origins: Collection[str]) -> Any:
         allow_headers=[
             *("authorization", "content-type", "connect-protocol-version", "connect-timeout-ms"),
             *("traceparent", "tracestate"),
+            *("mcp-protocol-version", "mcp-method", "mcp-name"),
         ],
         expose_headers=["retry-after", "www-authenticate"],
         max_age=_CORS_SECONDS,
@@ -90,34 +93,33 @@ class Application:
 
     def __init__(
         self,
-        handlers: Mapping[str, Handler],
-        interceptors: Sequence[Around],
+        methods: Mapping[str, Handler],
         limits: Limits,
         *,
         origins: Collection[str] = (),
         local_only: bool = False,
+        tools: Any = None,
     ) -> None:
-        """`origins`: those of web pages that may call it; "*": all.
+        """`methods`: with the interceptors about them (`pipeline.wrapped`).
 
-        `local_only`: whether requests have to name this machine as their host.
+        `origins`: those of web pages that may call it; "*": all. `local_only`: whether requests
+        have to name this machine as their host. `tools`: an ASGI application that serves
+        TOOLS_PATH and what is below it.
         """
         self._limits = limits
         self._origins = frozenset(origins)
         self._local_only = local_only
         self._methods: dict[str, _Method] = {}
-        for path, handler in handlers.items():
+        self._tools = tools
+        for path, handler in methods.items():
             described = descriptor_pool.Default().FindMethodByName(path[1:].replace("/", "."))
-            # `HttpCall.read` has decoded the message already.
-            wrapped: Any = handler._replace(request_deserializer=_same)
-            for interceptor in reversed(interceptors):
-                wrapped = interceptor.wrap(path, wrapped)
             safe = described.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
             self._methods[path] = _Method(
-                handler=wrapped,
+                handler=handler,
                 request=message_factory.GetMessageClass(described.input_type),
                 is_safe=safe,
+                streams_in=described.client_streaming,
             )
-        self._streams_in = {path for path, one in handlers.items() if one.request_streaming}
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Serves a request; part of ASGI."""
@@ -128,6 +130,9 @@ class Application:
             self._check_origin(given, scope)
             if scope["path"] == OPENAPI_PATH and scope["method"] in ("GET", "HEAD"):
                 await _respond(send, 200, _openapi(), [("content-type", "application/json")])
+                return
+            if self._tools is not None and f"{scope['path']}/".startswith(f"{TOOLS_PATH}/"):
+                await self._tools(scope, receive, send)
                 return
             method = self._method(scope)
             format = _format(method, scope, given)
@@ -145,7 +150,7 @@ class Application:
             format=format,
             max_bytes=self._limits.max_message_bytes,
             send_seconds=self._limits.message_seconds,
-            streams_in=scope["path"] in self._streams_in,
+            streams_in=method.streams_in,
         )
         try:
             await _run(method, call)
@@ -284,10 +289,6 @@ def _is_here(host: str) -> bool:
 def _code(status: int) -> str:
     """Returns the protocol's code for a status that no method has caused."""
     return {403: "permission_denied", 405: "unknown", 415: "unknown"}.get(status, "unimplemented")
-
-
-def _same(message: Message) -> Message:
-    return message
 
 
 @cache

@@ -352,11 +352,7 @@ class HttpCall:
 
     def peer(self) -> str:
         """Returns the client's address, as gRPC writes it."""
-        client = self._scope.get("client")
-        if client is None:
-            return "unix:"
-        host, port = client
-        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return wire.peer_of(self._scope.get("client"))
 
 
 def _not_one(what: str) -> wire.Unacceptable:

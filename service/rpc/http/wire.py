@@ -318,3 +318,11 @@ def too_large(limit: int) -> Unacceptable:
 
 def _malformed(what: str) -> InvalidInput:
     return InvalidInput(Reason.REQUEST_MALFORMED, what)
+
+
+def peer_of(client: tuple[str, int] | None) -> str:
+    """Returns the address of ASGI's client, as gRPC writes it."""
+    if client is None:
+        return "unix:"
+    host, port = client
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -144,6 +144,13 @@ class Authentication(Around):
                     {"cause": "tenant"},
                 )
 
+    async def check(self, context: Context) -> None:
+        """Verifies the credentials of a request that is no call of a method, but may make some.
+
+        Raises Unauthenticated, PermissionDenied, Unavailable, Exhausted.
+        """
+        await self._identity("", context)
+
     async def _identity(self, method: str, context: Context) -> Identity:
         if not self._required:
             return await self._local(method, context)

@@ -19,7 +19,7 @@ from google.rpc.status_pb2 import Status
 from service.rpc.certificates import Certificates
 from service.rpc.http.application import Application, for_browsers
 from service.rpc.http.server import HttpServer
-from service.rpc.pipeline import chain
+from service.rpc.pipeline import chain, wrapped
 from service.settings.config import Config, Limits
 
 SERVICE = "connectrpc.conformance.v1.ConformanceService"
@@ -128,7 +128,8 @@ async def _serving(pb: Any, asked: Any) -> AsyncIterator[int]:
     if asked.message_receive_limit:
         limits = Limits(max_message_bytes=asked.message_receive_limit)
     # No method of the suite needs the database.
-    application = Application(handlers(pb), chain(limits, cast("Any", None)), limits)
+    methods = wrapped(handlers(pb), chain(limits, cast("Any", None)))
+    application = Application(methods, limits)
     with TemporaryDirectory() as folder:
         tls = _certificates(asked, Path(folder))
         server = HttpServer(for_browsers(application, ()), limits, tls)

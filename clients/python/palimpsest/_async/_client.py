@@ -87,10 +87,14 @@ class Client(Resource):
         *,
         timeout: float | None = None,
         reach_seconds: float = REACH_SECONDS,
+        channel: Channel | None = None,
         **options: Unpack[AccessOptions],
     ) -> None:
+        """`channel`: one that is there already; no token is sent over it. See `connect`."""
         super().__init__(
-            Connection(target, timeout=timeout, reach_seconds=reach_seconds, **options)
+            Connection(
+                target, timeout=timeout, reach_seconds=reach_seconds, channel=channel, **options
+            )
         )
 
     @property

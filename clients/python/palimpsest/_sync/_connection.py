@@ -43,15 +43,19 @@ class Connection:
         *,
         timeout: float | None = None,
         reach_seconds: float = REACH_SECONDS,
+        channel: Channel | None = None,
         **options: Unpack[AccessOptions],
     ) -> None:
         given = options.get("credentials") is not None
         self.address, secure = parse_target(target, has_credentials=given)
-        self.access = Access(self.address, secure=secure, options=options)
         self._timeout = timeout
-        self.channel: Channel = open_channel(
-            self.address, self.access.channel, (*OPTIONS, *self.access.options)
-        )
+        self.access: Access | None = None
+        if channel is None:
+            self.access = Access(self.address, secure=secure, options=options)
+            channel = open_channel(
+                self.address, self.access.channel, (*OPTIONS, *self.access.options)
+            )
+        self.channel: Channel = channel
         self.administration = AccessServiceStub(self.channel)
         self.answers = AnswerServiceStub(self.channel)
         self.billing = BillingServiceStub(self.channel)
