@@ -165,6 +165,7 @@ async def serve(
                         session_room=access.quotas.session_room,
                         memory_room=access.quotas.memory_room,
                     ),
+                    keys.token,
                 ),
                 pages,
                 config.limits,

@@ -102,6 +102,12 @@ async def import_(
             help="With --from: fail before anything is stored, if a record cannot be read whole.",
         ),
     ] = False,
+    restore_deleted: Annotated[
+        bool,
+        typer.Option(
+            "--restore-deleted", help="Also of a session that was deleted here after its export."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Read a session from a file of `palimpsest export`, or what another service exported.
@@ -122,7 +128,9 @@ async def import_(
     shown = _STANDARD_INPUT if file == "-" else file
     try:
         with _seekable(file) as path:
-            made = await client.import_session(path, session, progress=_show_progress)
+            made = await client.import_session(
+                path, session, restore_deleted=restore_deleted, progress=_show_progress
+            )
     except OSError as error:
         raise CommandError(f"cannot read {shown}: {error.strerror}") from error
     except ValueError as error:

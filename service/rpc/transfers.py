@@ -58,7 +58,12 @@ async def imported(
         raise misused("a stream begins with open")
     current_identity().require_session(first.open.session)
     say_subject(first.open)
-    run = await importer.open(tenant_id, first.open.header, first.open.session)
+    run = await importer.open(
+        tenant_id,
+        first.open.header,
+        first.open.session,
+        restore_deleted=first.open.restore_deleted,
+    )
     yield _Response(opened=_Response.Progress(through_line=run.through_line))
     async with aclosing(until_stopped(_written(run, requests), stopping)) as written:
         async for one in written:

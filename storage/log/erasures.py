@@ -197,6 +197,23 @@ async def find(tx: Transaction, erasure_id: UUID) -> Erasure | None:
     return None if row is None else _erasure(row)
 
 
+_OF_EXPORT = f"""
+SELECT {_COLUMNS} FROM erasure
+WHERE tenant_id = %(tenant)s AND kind IN ('session', 'chunks')
+    AND detail -> 'exports' @> jsonb_build_array(jsonb_build_object('export', %(export)s::text))
+ORDER BY requested_at, erasure_id
+"""  # noqa: S608 - names of a class
+
+
+async def list_since_export(tx: Transaction, export_id: UUID) -> Sequence[Erasure]:
+    """Returns erasures of an exported session, and of chunks of it, that came after the export.
+
+    Those whose record lists the export: one has the newest 100.
+    """
+    values = {"tenant": tx.tenant_id, "export": export_id}
+    return [_erasure(row) for row in await tx.fetch(_OF_EXPORT, values, prepare=None)]
+
+
 _TO_JOURNAL = """
 SELECT tenant_id, erasure_id, kind, target_session, target_item, detail, principal, requested_at
 FROM erasure

@@ -62,7 +62,8 @@ SELECT p.id, p.words, p.created_at, coalesce(e.erasure_id::text, '') AS erasure_
     coalesce(r.chunks, 0) AS refused_chunks
 FROM page p
 LEFT JOIN erasure e ON e.tenant_id = %(tenant)s AND e.kind = 'chunks'
-    AND e.target_session = %(session)s AND e.target_item = p.redaction_id
+    -- Of an import it may be that of the exported session.
+    AND e.target_item = p.redaction_id
 LEFT JOIN refused r ON r.redaction_id = p.redaction_id
 ORDER BY p.id
 """  # noqa: S608 - all of it is ours

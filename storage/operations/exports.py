@@ -148,16 +148,19 @@ async def is_redacting(tx: Transaction, session_key: UUID) -> bool:
 
 
 _REDACTED_SINCE = """
-SELECT s.name FROM session_export e JOIN session s USING (session_key)
-WHERE e.export_id = %(export)s AND (e.cut ->> 'redactions')::bigint < (
-    SELECT count(*) FROM redaction r WHERE r.session_key = e.session_key)
+SELECT s.name, (SELECT count(*) FROM redaction r WHERE r.session_key = e.session_key)
+    - (e.cut ->> 'redactions')::bigint AS redactions
+FROM session_export e JOIN session s USING (session_key) WHERE e.export_id = %(export)s
 """
 
 
-async def redacted_since(tx: Transaction, export_id: UUID) -> str | None:
-    """Returns the tenant's session whose export it is, if chunks of it were redacted since."""
+async def redacted_since(tx: Transaction, export_id: UUID) -> tuple[str, int]:
+    """Returns the tenant's session whose export it is, and how many redactions came after it.
+
+    Those of retention are among them. Without such a session there were none.
+    """
     rows = await tx.fetch(_REDACTED_SINCE, {"export": export_id}, prepare=None)
-    return rows[0].name if rows else None
+    return (rows[0].name, rows[0].redactions) if rows else ("", 0)
 
 
 _UNCHANGED = """

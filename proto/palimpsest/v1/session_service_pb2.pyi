@@ -497,6 +497,7 @@ class ImportSessionRequest(_message.Message):
 
         SESSION_FIELD_NUMBER: _builtins.int
         HEADER_FIELD_NUMBER: _builtins.int
+        RESTORE_DELETED_FIELD_NUMBER: _builtins.int
         session: _builtins.str
         """Required. The id of the session to be made. One that exists is ALREADY_EXISTS
         (SESSION_EXISTS); one with an unfinished import of another export is
@@ -504,15 +505,21 @@ class ImportSessionRequest(_message.Message):
         """
         header: _builtins.bytes
         """Required. The first line of the export."""
+        restore_deleted: _builtins.bool
+        """Optional. Also import an export of a session that was deleted in this tenant after it,
+        which otherwise is INVALID_ARGUMENT (IMPORT_INVALID). What was redacted after the export
+        becomes tombstones in any case.
+        """
         def __init__(
             self,
             *,
             session: _builtins.str = ...,
             header: _builtins.bytes = ...,
+            restore_deleted: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "restore_deleted", b"restore_deleted", "session", b"session"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ from service.settings.config import Limits
 from service.usecases.log.lookup import being_deleted, keep_tenant
 from service.usecases.log.room import find_unlimited
 from service.usecases.memories.kinds import KindUseCases
+from service.usecases.operations.import_erasures import LaterErasures
 from service.usecases.operations.import_rules import (
     ImportRules,
     RecordRun,
@@ -53,7 +54,7 @@ from storage.log import deleting, sessions
 from storage.log.deleting import REMOVING
 from storage.log.sessions import StoredSession
 from storage.memories import memories
-from storage.operations import exports, imports, verifying
+from storage.operations import imports, verifying
 from storage.operations.imports import RowsRefused, StoredImport
 from storage.prism import states
 
@@ -80,14 +81,21 @@ class Importer:
         kinds: Mapping[str, KindUseCases],
         limits: Limits,
         rules: ImportRules | None = None,
+        token_key: bytes = b"",
     ) -> None:
+        """`token_key`: the deployment's, which makes the digests of redacted chunks."""
         self._database = database
         self._kinds = kinds
         self._limits = limits
         self._rules = rules or ImportRules()
+        self._token_key = token_key
 
-    async def open(self, tenant_id: UUID, header_line: bytes, session: str) -> "ImportRun":
+    async def open(
+        self, tenant_id: UUID, header_line: bytes, session: str, *, restore_deleted: bool = False
+    ) -> "ImportRun":
         """Begins an import under a name, or continues it where it was interrupted.
+
+        `restore_deleted`: also of a session that was deleted after the export.
 
         Raises InvalidInput, AlreadyExists, Conflict, FailedPrecondition, Exhausted (quota),
         Unauthenticated (its tenant was deleted).
@@ -103,7 +111,8 @@ class Importer:
             raise _invalid(FileInvalid(1, said))
         room = await self._rules.session_room(tenant_id)
         async with self._database.transaction(tenant_id, name="import") as tx:
-            await _refuse_redacted(tx, header.export_id)
+            later = LaterErasures(header.export_id, self._token_key, restore_deleted)
+            await later.read(tx)
             stored = await imports.get(tx, key)
             if stored is None or stored.finished_at is not None:
                 await self._begin(tx, key, session, header)
@@ -118,7 +127,8 @@ class Importer:
                 {"session": session, "line": stored.line},
             )
         return ImportRun(
-            *(self._database, self._kinds, self._limits, self._rules), tenant_id, session, stored
+            *(self._database, self._kinds, self._limits, self._rules, later),
+            *(tenant_id, session, stored),
         )
 
     async def _begin(self, tx: Transaction, key: UUID, name: str, header: Header) -> None:
@@ -154,6 +164,7 @@ class ImportRun:
         kinds: Mapping[str, KindUseCases],
         limits: Limits,
         rules: ImportRules,
+        later: LaterErasures,
         tenant_id: UUID,
         name: str,
         stored: StoredImport,
@@ -162,6 +173,7 @@ class ImportRun:
         self._kinds = kinds
         self._limits = limits
         self._rules = rules
+        self._later = later
         self._tenant_id = tenant_id
         self.name = name
         self._key = session_key(tenant_id, name)
@@ -377,8 +389,10 @@ class ImportRun:
         await self._verify()
         async with self._database.transaction(self._tenant_id, name="import") as tx:
             await self._advance(tx, before)
-            await _refuse_redacted(tx, stored.export_id)
+            # What was erased while it was sent counts as well.
+            redactions = await self._later.read(tx)
             await imports.show(tx, self._key, self._reader.line)
+            await self._later.redact(tx, self._key, redactions)
             shown = await sessions.get(tx, self._key)
             entry = AuditEntry(
                 action=AuditAction.SESSION_IMPORT,
@@ -408,14 +422,6 @@ class ImportRun:
                     raise _wrong(f"answer {answer} cites position {position}, which is not there")
             for request, first, last in await verifying.wrong_requests(tx, self._key):
                 raise _wrong(f"request {request!r} is not that of positions {first} to {last}")
-
-
-async def _refuse_redacted(tx: Transaction, export_id: UUID) -> None:
-    """Raises InvalidInput for an export that has what was redacted in its session since."""
-    session = await exports.redacted_since(tx, export_id)
-    if session is not None:
-        said = f"chunks of session {session!r} were redacted since this export"
-        raise _invalid(FileInvalid(1, f"{said}: export it again"))
 
 
 def _invalid(error: FileInvalid) -> InvalidInput:

@@ -139,8 +139,10 @@ async def others_of(
             "repeated from the journal before it is served",
         )
     )
-    if await is_refused(client, exported):
-        rows.append(("6 an export from before", "pass", "its import is refused"))
+    is_refused, is_gone = await imported_again(client, exported)
+    how = "its import is refused" if is_refused else "its import has tombstones"
+    rows.append(("6 an export from before", verdict(is_gone), how))
+    if not is_refused:
         # A copy that was there before the deletion.
         second = await fill(client, f"second-{uuid4().hex}")
         exported = exported.with_name("second.jsonl")
@@ -167,16 +169,17 @@ async def others_of(
     return rows
 
 
-async def is_refused(client: palimpsest.Client, exported: Path) -> bool:
-    """Returns whether an export cannot be imported, since chunks were redacted after it."""
+async def imported_again(client: palimpsest.Client, exported: Path) -> tuple[bool, bool]:
+    """Returns whether an export from before is refused, and whether it has nothing any more."""
     try:
         copy = await client.import_session(exported, f"copy-{uuid4().hex}")
     except palimpsest.InvalidArgument as error:
         assert error.reason == "IMPORT_INVALID"
-        assert "redacted since this export" in str(error)
-        return True
+        assert "the session was deleted at" in str(error)
+        return True, True
+    is_gone = not await surfaces(copy, FACT, "south")
     await copy.delete()
-    return False
+    return False, is_gone
 
 
 async def imported(client: palimpsest.Client, exported: Path) -> palimpsest.Session:

@@ -38,12 +38,18 @@ async def exported(database: Database, name: str) -> bytes:
 
 
 async def imported(
-    database: Database, file: bytes, name: str, *, tenant: UUID = DEFAULT_TENANT, lines: int = 0
+    database: Database,
+    file: bytes,
+    name: str,
+    *,
+    tenant: UUID = DEFAULT_TENANT,
+    lines: int = 0,
+    restore_deleted: bool = False,
 ) -> None:
     """Imports a file; with `lines` only the first ones."""
-    importer = Importer(database, use_cases(), Limits())
+    importer = Importer(database, use_cases(), Limits(), token_key=b"token-key")
     header, *rest = file.splitlines(keepends=True)
-    run = await importer.open(tenant, header, name)
+    run = await importer.open(tenant, header, name, restore_deleted=restore_deleted)
     data = b"".join(rest[: lines - 1] if lines else rest)
     async for _ in run.feed(data):
         pass

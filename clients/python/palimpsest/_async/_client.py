@@ -146,12 +146,14 @@ class Client(Resource):
         path: str | os.PathLike[str],
         session: str = "",
         *,
+        restore_deleted: bool = False,
         progress: OnProgress | None = None,
     ) -> "Session":
         """Imports the file of an export, under its own id or another.
 
         The session is visible once all of it was verified. After an interruption, call it again:
-        it continues. `progress` is called after each block. Raises AlreadyExists
+        it continues. `progress` is called after each block. `restore_deleted` also imports a
+        session that was deleted in this tenant after the export. Raises AlreadyExists
         (SESSION_EXISTS), InvalidArgument (IMPORT_INVALID, with the line), FailedPrecondition
         (IMPORT_UNFINISHED), and ValueError for a file that is no export.
         """
@@ -159,7 +161,7 @@ class Client(Resource):
             header = header_of(read_header(file))
             name = session or str(header["session"])
             try:
-                await Upload(self._connection, file, name, progress).run()
+                await Upload(self._connection, file, name, progress, restore_deleted).run()
             except AlreadyExists:
                 # The reply of a stream before may have been lost.
                 if not await is_imported(self._connection, name, header.get("export_id")):

@@ -91,11 +91,13 @@ class Upload:
         file: BinaryIO,
         session: str,
         progress: OnProgress | None,
+        restore_deleted: bool = False,
     ) -> None:
         self._connection = connection
         self._file = file
         self._session = session
         self._progress = progress
+        self._restore_deleted = restore_deleted
         #: The last line that is durable; None: the stream is not opened.
         self._through: int | None = None
         self._over = False
@@ -148,7 +150,10 @@ class Upload:
     def _frames(self) -> Iterator[_Request]:
         self._file.seek(0)
         header = read_header(self._file)
-        yield _Request(open=_Request.Open(session=self._session, header=header))
+        opening = _Request.Open(
+            session=self._session, header=header, restore_deleted=self._restore_deleted
+        )
+        yield _Request(open=opening)
         with self._changed:
             while self._through is None and not self._over:
                 self._changed.wait(1.0)
