@@ -93,6 +93,15 @@ class Caller:
             metadata=self._metadata, timeout=20
         )
 
+    def server_stream(self, name: str, request: Message) -> aio.UnaryStreamCall[Any, Any]:
+        """Opens a method that streams to its client, for at most 20 seconds."""
+        method = method_named(name)
+        out: Any = message_factory.GetMessageClass(method.output_type).FromString
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        return self._channel.unary_stream(path, serialized, out)(
+            request, metadata=self._metadata, timeout=20
+        )
+
     async def tenant(self, id: str, scopes: Sequence[int] = ALL, prefix: str = "") -> "Caller":
         """Creates a tenant, unless it is there, and returns a client with a key of it."""
         try:

@@ -11,13 +11,21 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
 from palimpsest.v1 import access_service_pb2 as pb
-from palimpsest.v1 import billing_service_pb2, rules_pb2, session_service_pb2
+from palimpsest.v1 import (
+    answer_service_pb2,
+    billing_service_pb2,
+    memories_pb2,
+    memory_service_pb2,
+    rules_pb2,
+    session_service_pb2,
+)
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving
 from tests.support.access import ALL, Caller, Refused, connected, operator_key
 
 LIST = session_service_pb2.ListSessionsRequest()
 READ = [rules_pb2.SCOPE_READ]
+SCHEMA = "class Notes:\n    a: str | None = None\n"
 NOW = {"key_cache_seconds": 0.001}
 
 
@@ -151,6 +159,41 @@ async def test_a_stream_ends_once_its_key_is_revoked(operator: Caller, ends: str
         await stream.read()
     reason = "CREDENTIALS_INVALID" if ends == "key" else "TENANT_SUSPENDED"
     assert Refused(ended.value).reason == reason
+
+
+@pytest.mark.parametrize("method", ["WatchMemory", "Ask"])
+async def test_a_stream_of_a_server_ends_once_its_key_is_revoked(
+    operator: Caller, method: str
+) -> None:
+    acme = await operator.tenant("acme")
+    await acme.call("CreateSession", create("a"))
+    memory = memories_pb2.Memory(session="a", id="m")
+    memory.prism.schema_source = SCHEMA
+    await acme.call("CreateMemory", memory_service_pb2.CreateMemoryRequest(memory=memory))
+    edit = memory_service_pb2.Edit(path="$.a", value_json='"b"')
+    edits = memory_service_pb2.EditMemoryRequest(session="a", memory="m", edits=[edit])
+    await acme.call("EditMemory", edits)
+    made = await operator.key("acme")
+    # No worker runs: the answer stays pending.
+    requests = {
+        "WatchMemory": memory_service_pb2.WatchMemoryRequest(
+            session="a", memory="m", after_revision=0
+        ),
+        "Ask": answer_service_pb2.AskRequest(session="a", memory="m", query="Who?"),
+    }
+    stream = operator.with_token(made.key).server_stream(method, requests[method])
+    assert await stream.read() is not aio.EOF, "it is under way"
+    revoke = pb.RevokeApiKeyRequest(tenant="acme", api_key=made.api_key.id)
+    await operator.call("RevokeApiKey", revoke)
+    with pytest.raises(aio.AioRpcError) as ended:
+        await read_to_end(stream)
+    assert Refused(ended.value).reason == "CREDENTIALS_INVALID"
+    assert Refused(ended.value).metadata["cause"] == "revoked"
+
+
+async def read_to_end(stream: Any) -> None:
+    while await stream.read() is not aio.EOF:
+        pass
 
 
 async def test_a_rotated_key_is_valid_until_its_overlap_ends(operator: Caller) -> None:
