@@ -66,11 +66,20 @@ GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 CLIENT_STAMPS := .cache/frameworks/.installed
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
+CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
 	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
 	$(BIN)/python -m tests.clients.table check
 	.cache/frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini --confcutdir tests/frameworks tests/frameworks
+
+# What Maven fetches stays outside of the repository; checksums.txt says what it must be.
+MAVEN_REPOSITORY ?= $(HOME)/.m2/repository
+
+.cache/clients/java: $(shell find clients/java -name target -prune -o -type f -print) $(PROTOS)
+	cd clients/java && mvn -q -B -Dmaven.repo.local="$(MAVEN_REPOSITORY)" test
+	cd "$(MAVEN_REPOSITORY)" && sha256sum --quiet --ignore-missing --check "$(CURDIR)/clients/java/checksums.txt"
+	@mkdir -p $(@D) && touch $@
 
 # The frameworks that the Python client has adapters for; the client comes from the tree.
 .cache/frameworks/.installed: requirements/frameworks.lock | $(UV)

@@ -15,6 +15,7 @@ PLACES = {
     "clients/python/pyproject.toml": (_VERSION, _PROTO),
     "proto/pyproject.toml": (_VERSION,),
     "evaluation/pyproject.toml": (_VERSION, _SERVER),
+    "clients/java/pom.xml": (r"<revision>(.+)</revision>",),
     "deploy/chart/palimpsest/Chart.yaml": (r"^version: (.+)$", r'^appVersion: "(.+)"$'),
 }
 #: The image, wherever it is named below deploy/.
