@@ -156,7 +156,7 @@ async def others_of(
             await erase(client.session(one))
         how = "named with the receipt"
     else:
-        second = await imported(client, exported)
+        second = await imported(client, exported, restore_deleted=True)
         exported = exported.with_name("second.jsonl")
         await second.export(exported)
         copy = await imported(client, exported)
@@ -182,8 +182,11 @@ async def imported_again(client: palimpsest.Client, exported: Path) -> tuple[boo
     return False, is_gone
 
 
-async def imported(client: palimpsest.Client, exported: Path) -> palimpsest.Session:
-    copy = await client.import_session(exported, f"copy-{uuid4().hex}")
+async def imported(
+    client: palimpsest.Client, exported: Path, *, restore_deleted: bool = False
+) -> palimpsest.Session:
+    name = f"copy-{uuid4().hex}"
+    copy = await client.import_session(exported, name, restore_deleted=restore_deleted)
     assert "chunks" in await surfaces(copy, FACT, "south"), "an import is a session of its own"
     return copy
 
