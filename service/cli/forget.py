@@ -42,6 +42,12 @@ async def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show which chunks it would remove.")
     ] = False,
+    include_imports: Annotated[
+        bool,
+        typer.Option(
+            "--include-imports", help="First also in sessions that were imported from this one."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Remove the content of chunks, and everything derived from it, for good.
@@ -60,6 +66,7 @@ async def forget(
         keep_out=keep_out,
         reason=reason,
         dry_run=dry_run,
+        include_imports=include_imports,
         request_id="" if dry_run else new_request_id(),
     )
     if as_json:
@@ -70,13 +77,15 @@ async def forget(
 
 def _show(found: Forgotten, *, keeps_out: bool, dry_run: bool) -> None:
     would_be = "would be " if dry_run else ""
-    for one in found.positions:
-        show(f"{one.first}" if one.first == one.last else f"{one.first}-{one.last}")
+    for ends in found.positions:
+        show(f"{ends.first}" if ends.first == ends.last else f"{ends.first}-{ends.last}")
     say(f"{would_be}redacted: {counted(found.chunks, 'chunk')}")
     if keeps_out:
         say(f"{would_be}kept out: {counted(found.kept_out, 'more text')}")
     if keeps_out and not (found.kept_out or found.chunks):
         say("redacted chunks have nothing left to keep out: name what they said with --text")
+    for one in found.imports:
+        say(f"{would_be}redacted in its import {one.session!r}: {counted(one.chunks, 'chunk')}")
     if found.operation is not None and found.operation.state != "done":
         say(f"palimpsest operation wait {found.operation.id} waits for what was derived")
 

@@ -184,6 +184,9 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         self, request: session_service_pb2.RedactChunksRequest, context: Context
     ) -> session_service_pb2.RedactChunksResponse:
         """Removes the content of chunks, and everything derived from it."""
+        identity = current_identity()
+        if request.include_imports and identity.session_prefix:
+            raise identity.session_refused()
         redacted = self._redactor.redact(
             current_tenant(),
             convert_redactions.request(request),

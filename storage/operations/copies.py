@@ -22,12 +22,14 @@ class ImportedCopy:
     export_id: UUID
     #: When its import began.
     created_at: datetime
+    #: That export, and those that it descends from, newest first.
+    descent: Sequence[UUID]
 
 
 # An import that was abandoned is being removed, as a session that was deleted.
 _FIND = """
 SELECT i.session_key, coalesce(s.name, '') AS name, i.export_id,
-    i.created_at, count(*) OVER () AS copies
+    i.created_at, i.export_id || i.lineage AS descent, count(*) OVER () AS copies
 FROM session_import i LEFT JOIN session s USING (session_key)
 WHERE i.tenant_id = %(tenant)s AND (i.export_id || i.lineage) && %(exports)s::uuid[]
     AND ((s.session_key IS NOT NULL AND s.deleted_at IS NULL)
@@ -54,6 +56,7 @@ async def find(
             name=row.name,
             export_id=row.export_id,
             created_at=row.created_at,
+            descent=row.descent,
         )
         for row in rows
     ]

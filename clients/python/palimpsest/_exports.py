@@ -62,6 +62,7 @@ from palimpsest._memories import (
 )
 from palimpsest._operations import (
     Forgotten,
+    ForgottenImport,
     GeneratedSchema,
     OperationInfo,
     OperationKind,
@@ -246,6 +247,7 @@ __all__ = [
     "Flushed",
     "Folded",
     "Forgotten",
+    "ForgottenImport",
     "FoundChunk",
     "FoundEntry",
     "GeneratedSchema",

@@ -87,6 +87,18 @@ class OperationInfo(Generic[Result]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ForgottenImport:
+    """Which chunks were redacted in an imported session, or would be."""
+
+    session: str
+    chunks: int
+    #: In order.
+    positions: tuple[PositionRange, ...]
+    #: The id of the operation there; empty where nothing was done.
+    operation: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Forgotten:
     """Which chunks were redacted, or would be."""
 
@@ -97,6 +109,8 @@ class Forgotten:
     operation: OperationInfo[Redaction] | None
     #: Texts that are kept out of the session from now on, and were not before.
     kept_out: int
+    #: With `include_imports`: sessions that were imported from this one.
+    imports: tuple[ForgottenImport, ...] = ()
 
 
 def forgotten(message: session_service_pb2.RedactChunksResponse) -> Forgotten:

@@ -997,6 +997,7 @@ class RedactChunksRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     KEEP_OUT_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    INCLUDE_IMPORTS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. Unknown ids are NOT_FOUND."""
@@ -1026,6 +1027,14 @@ class RedactChunksRequest(_message.Message):
     """
     validate_only: _builtins.bool
     """Optional. Only return which chunks would be redacted."""
+    include_imports: _builtins.bool
+    """Optional. First redact the same selection in the tenant's sessions that were imported from
+    exports of this one, also by way of other copies: each in a transaction and with an erasure
+    of its own, up to the head of the export. What they appended since stays, and `keep_out` holds
+    for them too. Repeat a call that failed. More than 100 are INVALID_ARGUMENT
+    (TOO_MANY_CHUNKS). With a key for sessions by prefix it is PERMISSION_DENIED
+    (SESSION_NOT_ALLOWED).
+    """
     request_id: _builtins.str
     """Optional. As in CreateSessionRequest."""
     @_builtins.property
@@ -1044,11 +1053,12 @@ class RedactChunksRequest(_message.Message):
         reason: _builtins.str = ...,
         keep_out: _builtins.bool | None = ...,
         validate_only: _builtins.bool = ...,
+        include_imports: _builtins.bool = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out", "keep_out", b"keep_out", "positions", b"positions", "selection", b"selection", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out", "case_sensitive", b"case_sensitive", "keep_out", b"keep_out", "positions", b"positions", "reason", b"reason", "request_id", b"request_id", "selection", b"selection", "session", b"session", "source", b"source", "text", b"text", "thread", b"thread", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out", "case_sensitive", b"case_sensitive", "include_imports", b"include_imports", "keep_out", b"keep_out", "positions", b"positions", "reason", b"reason", "request_id", b"request_id", "selection", b"selection", "session", b"session", "source", b"source", "text", b"text", "thread", b"thread", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_out: _TypeAlias = _typing.Literal["keep_out"]  # noqa: Y015
     _WhichOneofArgType__keep_out: _TypeAlias = _typing.Literal["_keep_out", b"_keep_out"]  # noqa: Y015
@@ -1065,10 +1075,45 @@ Global___RedactChunksRequest: _TypeAlias = RedactChunksRequest  # noqa: Y015
 class RedactChunksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Import(_message.Message):
+        """What was redacted in a session that was imported from this one."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SESSION_FIELD_NUMBER: _builtins.int
+        CHUNKS_FIELD_NUMBER: _builtins.int
+        POSITIONS_FIELD_NUMBER: _builtins.int
+        OPERATION_FIELD_NUMBER: _builtins.int
+        session: _builtins.str
+        """The session."""
+        chunks: _builtins.int
+        """How many chunks are redacted there, or would be."""
+        operation: _builtins.str
+        """The id of the operation there; empty where nothing was done."""
+        @_builtins.property
+        def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionRange]:
+            """Their positions, in order."""
+
+        def __init__(
+            self,
+            *,
+            session: _builtins.str = ...,
+            chunks: _builtins.int = ...,
+            positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
+            operation: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "operation", b"operation", "positions", b"positions", "session", b"session"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     OPERATION_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     KEPT_OUT_FIELD_NUMBER: _builtins.int
+    IMPORTS_FIELD_NUMBER: _builtins.int
     chunks: _builtins.int
     """How many chunks are redacted, or would be."""
     kept_out: _builtins.int
@@ -1085,6 +1130,10 @@ class RedactChunksResponse(_message.Message):
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionRange]:
         """Their positions, in order."""
 
+    @_builtins.property
+    def imports(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedactChunksResponse.Import]:
+        """With `include_imports`: the sessions that were found, newest import first."""
+
     def __init__(
         self,
         *,
@@ -1092,10 +1141,11 @@ class RedactChunksResponse(_message.Message):
         chunks: _builtins.int = ...,
         positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
         kept_out: _builtins.int = ...,
+        imports: _abc.Iterable[Global___RedactChunksResponse.Import] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "kept_out", b"kept_out", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "imports", b"imports", "kept_out", b"kept_out", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,7 @@ def request(message: session_service_pb2.RedactChunksRequest) -> RedactionReques
         ),
         keep_out=message.keep_out if message.HasField("keep_out") else bool(message.text),
         validate_only=message.validate_only,
+        include_imports=message.include_imports,
     )
 
 
@@ -29,6 +30,15 @@ def response(result: RedactionResult) -> session_service_pb2.RedactChunksRespons
         chunks=len(result.positions),
         positions=ranges_of(result.positions),
         kept_out=result.kept_out,
+        imports=[
+            session_service_pb2.RedactChunksResponse.Import(
+                session=one.session,
+                chunks=len(one.positions),
+                positions=ranges_of(one.positions),
+                operation=one.operation,
+            )
+            for one in result.imports
+        ],
     )
     if result.operation is not None:
         message.operation.CopyFrom(operations.operation(result.operation))

@@ -6,7 +6,8 @@ left, texts of calls and lists of words, is removed in batches, by this process 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -23,7 +24,7 @@ from service.domain.log.keeping_out import (
 from service.domain.log.matching import contains, normalized
 from service.domain.log.redactions import keyed_digest
 from service.domain.memories.long_operations import OperationId, OperationKind
-from service.domain.values.errors import InvalidInput
+from service.domain.values.errors import InvalidInput, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -40,11 +41,15 @@ from storage.engine.database import Database, Transaction
 from storage.log import deleting, keeping_out, selecting, sessions
 from storage.log.selecting import Selection
 from storage.log.sessions import StoredSession
-from storage.operations import derived
+from storage.operations import copies, derived
+from storage.operations.copies import ImportedCopy
 from storage.operations.derived import RedactionRemoval
+from storage.operations.exports import exports_of
 
 #: The shortest text that is searched, in normal form, in characters.
 MIN_TEXT_CHARACTERS = 3
+#: Imported sessions in which one call redacts as well.
+MAX_IMPORTS = 100
 #: Calls of one transaction of a removal.
 BATCH_ROWS = 2000
 #: Transactions that a call adds to its own before it leaves the rest to workers.
@@ -61,6 +66,19 @@ class RedactionRequest:
     keep_out: bool = False
     #: Only says which chunks it would redact.
     validate_only: bool = False
+    #: First redact what has the same positions in sessions that were imported from it.
+    include_imports: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportRedaction:
+    """Which chunks a redaction removed in a session that was imported from the one it is of."""
+
+    session: str
+    #: In ascending order.
+    positions: Sequence[int]
+    #: The removal of what was derived from them; empty when there is nothing to do.
+    operation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +91,8 @@ class RedactionResult:
     kept_out: int = 0
     #: The removal of what was derived from them; None when there is nothing to do.
     operation: FoundOperation | None = None
+    #: With `include_imports`: those that it found.
+    imports: Sequence[ImportRedaction] = ()
 
 
 class Redactor:
@@ -99,12 +119,61 @@ class Redactor:
     async def redact(
         self, tenant_id: UUID, wanted: RedactionRequest, request: ErasureRequest = BY_SERVICE
     ) -> RedactionResult:
-        """Redacts chunks. Raises NotFound, InvalidInput (too many, or a text that is too short)."""
+        """Redacts chunks. Raises NotFound, InvalidInput (too many, or a text that is too short).
+
+        Of imports first, each in a transaction of its own: a call that failed is repeated.
+        """
         _check(wanted.selection)
+        imports: list[ImportRedaction] = []
+        if wanted.include_imports:
+            for copy, upto in await self._imports(tenant_id, wanted.session):
+                of_copy = replace(wanted, session=copy.name)
+                with suppress(NotFound):
+                    # It was deleted meanwhile.
+                    done = await self._redact(tenant_id, of_copy, request, copy=copy, upto=upto)
+                    imports.append(_of_import(copy, done))
+        return await self._redact(tenant_id, wanted, request, imports=imports)
+
+    async def _imports(self, tenant_id: UUID, session: str) -> Sequence[tuple[ImportedCopy, int]]:
+        """Returns what was imported from a session, and up to where its positions agree.
+
+        Without imports that are not complete: their end repeats the redaction.
+        """
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id, name="redact") as tx:
+            if await sessions.get(tx, key) is None:
+                raise session_not_found(session)
+            heads = {one.export_id: one.head for one in await exports_of(tx, key)}
+            found, count = await copies.find(tx, heads, MAX_IMPORTS)
+        if count > MAX_IMPORTS:
+            raise InvalidInput(
+                Reason.TOO_MANY_CHUNKS,
+                f"{count} sessions were imported from it, and one call redacts in {MAX_IMPORTS}:"
+                " redact in each of them, which the receipt of the erasure names",
+                {"limit": MAX_IMPORTS},
+                field="include_imports",
+            )
+        return [
+            (one, min(heads[export] for export in one.descent if export in heads))
+            for one in found
+            if one.name
+        ]
+
+    async def _redact(
+        self,
+        tenant_id: UUID,
+        wanted: RedactionRequest,
+        request: ErasureRequest,
+        *,
+        imports: Sequence[ImportRedaction] = (),
+        copy: ImportedCopy | None = None,
+        upto: int | None = None,
+    ) -> RedactionResult:
+        """Redacts chunks of one session; of `copy` those up to a position."""
         key = session_key(tenant_id, wanted.session)
         keyed = partial(keyed_digest, self._token_key, tenant_id)
         # The log may be long, and appends do not wait while it is searched.
-        searched, found = await self._found(tenant_id, _Matches(wanted, keyed))
+        searched, found = await self._found(tenant_id, _Matches(wanted, keyed, upto))
         redaction_id = uuid4()
         woken: Sequence[WorkItem] = ()
 
@@ -115,22 +184,27 @@ class Redactor:
             # Positions of a deleted session mean nothing in a new one of its name.
             if stored is None or stored.incarnation != searched.incarnation:
                 raise session_not_found(wanted.session)
-            newer = _Matches(wanted, keyed)
+            if copy is not None and not await copies.is_there(tx, copy):
+                raise session_not_found(wanted.session)
+            newer = _Matches(wanted, keyed, upto)
             await self._select(tx, newer, stored, searched.head)
             # Another redaction may have been first.
             left = await selecting.with_content(tx, key, found.positions)
             positions = self._checked([*left, *newer.positions])
             rules = await self._new_rules(tx, key, {**found.rules, **newer.rules})
             if wanted.validate_only or not (positions or rules):
-                result = RedactionResult(positions=positions, kept_out=len(rules))
-                return await store_result(tx, result)
+                result = RedactionResult(positions=positions, kept_out=len(rules), imports=imports)
+                return result if copy is not None else await store_result(tx, result)
             done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
             woken = done.woken
             operation = await _record(tx, wanted, redaction_id, len(done.positions))
             result = RedactionResult(
-                positions=done.positions, kept_out=len(rules), operation=operation
+                positions=done.positions,
+                kept_out=len(rules),
+                operation=operation,
+                imports=imports,
             )
-            return await store_result(tx, result)
+            return result if copy is not None else await store_result(tx, result)
 
         result = await tried_again(self._database, tenant_id, run, name="redact")
         if result.operation is None:
@@ -253,6 +327,11 @@ async def _record(
     return operation
 
 
+def _of_import(copy: ImportedCopy, done: RedactionResult) -> ImportRedaction:
+    operation = "" if done.operation is None else str(done.operation.operation.id)
+    return ImportRedaction(session=copy.name, positions=done.positions, operation=operation)
+
+
 def _too_many_rules(message: str, limit: int) -> InvalidInput:
     return InvalidInput(
         Reason.TOO_MANY_CHUNKS,
@@ -265,8 +344,10 @@ def _too_many_rules(message: str, limit: int) -> InvalidInput:
 class _Matches:
     """The chunks that a request selects, and what is to be kept out of their session."""
 
-    def __init__(self, wanted: RedactionRequest, keyed: Keyed) -> None:
+    def __init__(self, wanted: RedactionRequest, keyed: Keyed, upto: int | None = None) -> None:
+        """`upto`: the last position that may be selected; None: the newest."""
         self.wanted = wanted
+        self._upto = upto
         self.positions: list[int] = []
         #: The text, and chunks in which it is part of a word; without a text, all of the chunks.
         self.rules: dict[tuple[int, bytes], None] = {}
@@ -281,6 +362,8 @@ class _Matches:
         """Compares a page, which takes long."""
         selection = self.wanted.selection
         for one in page:
+            if self._upto is not None and one.position > self._upto:
+                return
             if selection.text and not contains(
                 one.chunk, self._normalized, is_exact=selection.is_exact
             ):

@@ -117,6 +117,12 @@ async def test_a_key_does_what_its_scopes_and_its_sessions_allow(operator: Calle
             "DeleteSession",
             session_service_pb2.DeleteSessionRequest(session="user:1|a", include_imports=True),
         ),
+        (
+            "RedactChunks",
+            session_service_pb2.RedactChunksRequest(
+                session="user:1|a", text="abc", include_imports=True
+            ),
+        ),
         ("ListUsage", billing_service_pb2.ListUsageRequest()),
     ):
         found = await refused(limited, name, request)

@@ -349,6 +349,7 @@ class SessionLog(Resource):
         keep_out: bool | None = None,
         reason: str = "",
         dry_run: bool = False,
+        include_imports: bool = False,
         request_id: str = "",
         timeout: float | None = None,
     ) -> Forgotten:
@@ -363,7 +364,8 @@ class SessionLog(Resource):
 
         With `keep_out`, the default for a `text`, the same content appended anew becomes a
         tombstone at once; a `text` also when no chunk has it now. With `dry_run` nothing is
-        removed. `reason` must not repeat what is to be forgotten.
+        removed. `reason` must not repeat what is to be forgotten. With `include_imports` the same
+        is forgotten first in the tenant's sessions that were imported from this one.
         `Client.operation(forgotten.operation.id)` waits until nothing derived is left.
 
         Raises NotFound, InvalidArgument (TOO_MANY_CHUNKS), ValueError.
@@ -387,6 +389,7 @@ class SessionLog(Resource):
             keep_out=keep_out,
             reason=reason,
             validate_only=dry_run,
+            include_imports=include_imports,
             request_id=request_id,
         )
         method = self._connection.sessions.RedactChunks
