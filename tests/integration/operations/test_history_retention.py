@@ -9,6 +9,7 @@ from service.app.kinds import memories_of, use_cases
 from service.domain.prism.amendments import Op
 from service.domain.prism.spec import Encoding
 from service.domain.prompting.flows import ModelRequest
+from service.domain.values import fault_hook
 from service.domain.values.errors import FailedPrecondition
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -24,6 +25,7 @@ from storage.engine.database import Database
 from storage.memories import entries
 from tests.integration.operations.test_retention import Sql, differences, retain, run, run_killed
 from tests.integration.operations.test_retention import admin as admin
+from tests.integration.support.crashing import Killed
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, Script, make, prism_method, read
 from tests.integration.support.writing import append_texts, drop_wake_ups
 
@@ -272,3 +274,43 @@ async def test_edits_of_lists_are_thinned_to_the_same_bytes(database: Database, 
     assert len(after) < len(before)
     assert after == {revision: before[revision] for revision in after}
     assert await differences(database) == []
+
+
+@pytest.mark.prove
+async def test_a_worker_that_dies_anywhere_leaves_a_history_that_is_whole(
+    database: Database, admin: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills a pass at its first boundary, the next one at its second, until one ends."""
+    monkeypatch.setitem(
+        usecase._BATCHES, "history_days", (usecase._BATCHES["history_days"][0], A_DAY)
+    )
+    await built(database, admin)
+    before = await states(database)
+    await retain(database, history_days=30)
+    passed = last = killed = 0
+
+    def kill(boundary: str) -> None:
+        nonlocal passed
+        passed += boundary.startswith("retention-remove:")
+        if passed == last:
+            raise Killed
+
+    fault_hook.install(kill)
+    try:
+        while killed == last:
+            passed, last = 0, last + 1
+            try:
+                await run(database, admin)
+            except Killed:
+                killed += 1
+            fault_hook.install(None)
+            found = await states(database)
+            assert found == {at: before[at] for at in found}
+            assert {0, *KEPT, *range(25, REVISIONS + 1)} <= found.keys()
+            assert await differences(database) == []
+            fault_hook.install(kill)
+    finally:
+        fault_hook.install(None)
+    assert killed > 10, "it has that many boundaries"
+    assert sorted(await states(database)) == [0, *KEPT, *range(25, REVISIONS + 1)]
+    assert await admin("SELECT thinned_revision FROM memory") == [(24,)]
