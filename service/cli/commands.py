@@ -24,6 +24,7 @@ from service.cli import (
     memory,
     model,
     operation,
+    proxy,
     remember,
     run,
     schema,
@@ -57,7 +58,20 @@ for module in (
     mcp,
 ):
     module.register(app)
-for module in (operation, cost, budget, access, model, config, doctor, verify, erasure, hook, demo):
+for module in (
+    operation,
+    cost,
+    budget,
+    access,
+    model,
+    config,
+    doctor,
+    verify,
+    erasure,
+    hook,
+    proxy,
+    demo,
+):
     module.register(app)
 extensions.register(app)
 

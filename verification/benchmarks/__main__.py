@@ -29,6 +29,7 @@ NAMES = (
     "pickup",
     "policy",
     "prompts",
+    "proxy",
     "quotas",
     "read",
     "recall",

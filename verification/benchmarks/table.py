@@ -28,6 +28,7 @@ SIZES: dict[str, Sequence[str]] = {
     "leases": (),
     "policy": ("--synthetic", "50"),
     "prompts": (),
+    "proxy": (),
     "quotas": (),
     "read": (),
     "recall": ("--chunks", "50000", "--large", "0"),

@@ -452,7 +452,7 @@ def test_commands_that_read_settings_take_a_file() -> None:
     assert set(taking(typer.main.get_command(app))) == {
         *("up", "serve", "work", "executor", "migrate", "demo", "doctor", "health", "verify"),
         *("restore", "model replay", "model check", "config check", "erasure verify"),
-        "access bootstrap",
+        *("access bootstrap", "proxy"),
         *("eval questions", "eval search", "eval recall", "eval reliability"),
     }
 

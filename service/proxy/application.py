@@ -1,0 +1,305 @@
+"""The proxy itself: an ASGI application between a client and its provider."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import structlog
+from palimpsest_hook.queue import Entry, Queue, QueueFull
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+import palimpsest
+from service.domain.spend.prices import ModelPrices
+from service.proxy.budget import Budget, OverBudget
+from service.proxy.conversation import (
+    CHAT,
+    Conversation,
+    Form,
+    conversation_of,
+    form_of,
+    provider_of,
+)
+from service.proxy.replies import ReplyReader
+
+_log = structlog.get_logger("palimpsest.proxy")
+
+#: Bytes of a request.
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+#: How long a prompt waits for what is recalled.
+RECALL_SECONDS = 1.0
+#: Messages whose recalled text is kept: calls of tools send them again, with the same bytes.
+KEPT_MESSAGES = 10_000
+#: Tokens of a reply that a request does not limit, for the budget.
+UNLIMITED_OUTPUT_TOKENS = 32_000
+SESSION_HEADER = "x-palimpsest-session"
+THREAD_HEADER = "x-palimpsest-thread"
+#: Says how many tokens were recalled, or why nothing was.
+RECALLED_HEADER = "x-palimpsest-recalled"
+
+#: Headers that belong to one connection, or that the proxy sets itself.
+_OWN = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding"),
+        *("content-encoding", SESSION_HEADER, THREAD_HEADER),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed:
+    """What a request belongs to, and where it goes."""
+
+    path: str
+    session: str
+    thread: str
+
+
+class Proxy:
+    """Recalls before each call of a model, and remembers after it."""
+
+    def __init__(
+        self,
+        *,
+        client: palimpsest.Client,
+        upstreams: Mapping[str, str],
+        session: str,
+        queue: Queue,
+        tokens: int,
+        hosts: frozenset[str],
+        prices: Callable[[str], ModelPrices],
+        budget: Budget | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`upstreams`: the URL of each provider by its form's name; `session`: the default one."""
+        self._client = client
+        self._upstreams = upstreams
+        self._session = session
+        self._queue = queue
+        self._tokens = tokens
+        self._hosts = hosts
+        self._prices = prices
+        self._budget = budget
+        self._recalled: OrderedDict[str, str] = OrderedDict()
+        self._http = httpx.AsyncClient(
+            transport=transport, timeout=httpx.Timeout(600, connect=10), follow_redirects=False
+        )
+        #: Set when something waits to be delivered.
+        self.wake = asyncio.Event()
+
+    async def close(self) -> None:
+        """Closes the connections to providers."""
+        await self._http.aclose()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serves a request, as ASGI has it."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._serve(request)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request) -> Response:
+        addressed = self._addressed(request)
+        form = form_of(addressed.path)
+        host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
+        if host not in self._hosts or "origin" in request.headers:
+            # A page in a browser must not read the memory by way of this proxy.
+            return _refused(form, 403, "the proxy serves programs of this machine, not web pages")
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_REQUEST_BYTES:
+                limit = MAX_REQUEST_BYTES
+                return _refused(form, 413, f"the request has more than {limit} bytes")
+        given = _object(bytes(body)) if form and request.method == "POST" else None
+        if form is None or given is None:
+            return await self._forward(request, addressed, bytes(body))
+        talk = conversation_of(form, given)
+        return await self._with_memory(request, addressed, talk)
+
+    async def _with_memory(
+        self, request: Request, addressed: Addressed, talk: Conversation
+    ) -> Response:
+        thread = addressed.thread or talk.thread
+        known, said = await self._known(addressed.session, thread, talk)
+        body = talk.with_memory(known)
+        if self._budget is not None and talk.form is CHAT and talk.is_streamed:
+            # Without it OpenAI does not say what a streamed reply cost.
+            body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
+        content = json.dumps(body).encode()
+        try:
+            held = self._hold(talk, len(content))
+        except OverBudget as error:
+            return _refused(talk.form, 402, str(error), "budget_exceeded")
+        if talk.is_new:
+            await self._remember(addressed.session, thread, "user", talk.text, talk.digest)
+        reader = ReplyReader(talk.form, streamed=talk.is_streamed)
+
+        async def finish(status: int) -> None:
+            reader.close()
+            reply = reader.reply
+            if self._budget is not None:
+                if status >= 400:
+                    self._budget.release(held)
+                else:
+                    self._budget.settle(held, self._priced(talk), reply)
+            text = reply.text.strip()
+            if status < 400 and reply.is_complete and text:
+                name = f"{talk.digest} {text}"
+                await self._remember(addressed.session, thread, "assistant", text, name)
+
+        headers = {RECALLED_HEADER: said}
+        return await self._forward(request, addressed, content, reader, finish, headers)
+
+    async def _known(self, session: str, thread: str, talk: Conversation) -> tuple[str, str]:
+        """Returns what the session knows, and how many tokens it has or why it is nothing."""
+        if not talk.text or not self._tokens:
+            return "", "0"
+        name = f"{session}\0{thread}\0{talk.digest}"
+        if name not in self._recalled:
+            try:
+                found = await self._client.session(session).recall(
+                    talk.text,
+                    tokens=self._tokens,
+                    excluded_threads=[thread],
+                    timeout=RECALL_SECONDS,
+                )
+            except (palimpsest.PalimpsestError, ValueError) as error:
+                _log.warning("nothing is recalled", reason=type(error).__name__)
+                return "", f"unavailable ({type(error).__name__})"
+            self._recalled[name] = str(found)
+            while len(self._recalled) > KEPT_MESSAGES:
+                self._recalled.popitem(last=False)
+        self._recalled.move_to_end(name)
+        known = self._recalled[name]
+        return known, str(-(-len(known.encode()) // 4))
+
+    def _hold(self, talk: Conversation, request_bytes: int) -> int:
+        if self._budget is None:
+            return 0
+        limits = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+        given = [talk.body[one] for one in limits if isinstance(talk.body.get(one), int)]
+        copies = talk.body.get("n")
+        output = (given[0] if given else UNLIMITED_OUTPUT_TOKENS) * max(
+            1, copies if isinstance(copies, int) else 1
+        )
+        return self._budget.hold(
+            self._priced(talk), request_bytes=request_bytes, output_tokens=output
+        )
+
+    def _priced(self, talk: Conversation) -> ModelPrices:
+        name = talk.model
+        return self._prices(name if "/" in name else f"{talk.form.name}/{name}")
+
+    async def _remember(self, session: str, thread: str, role: str, text: str, name: str) -> None:
+        """Queues a turn on disk; it is stored once, however often a client sends it again."""
+        entry = Entry(
+            session=session,
+            thread=thread,
+            source="",
+            role=role,
+            text=text,
+            request_id=_request_id(session, thread, role, name),
+            said_at=time.time(),
+        )
+        try:
+            await asyncio.to_thread(self._queue.add, entry)
+        except (QueueFull, OSError) as error:
+            _log.error("a turn is not remembered", reason=str(error))
+        self.wake.set()
+
+    async def _forward(
+        self,
+        request: Request,
+        addressed: Addressed,
+        content: bytes,
+        reader: ReplyReader | None = None,
+        finish: Callable[[int], Awaitable[None]] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Response:
+        """Sends the request on, and passes the reply through as it comes."""
+        name = provider_of(addressed.path)
+        given = {k: v for k, v in request.headers.items() if k not in _OWN}
+        # A compressed reply could not be read on its way.
+        sent = self._http.build_request(
+            request.method,
+            self._upstreams[name].rstrip("/") + addressed.path,
+            params=request.query_params,
+            content=content,
+            headers={**given, "accept-encoding": "identity"},
+        )
+        try:
+            response = await self._http.send(sent, stream=True)
+        except httpx.TransportError as error:
+            if finish is not None:
+                await finish(502)
+            url, kind = self._upstreams[name], type(error).__name__
+            said = f"{name}'s API does not answer ({kind}): is {url} right, and reachable?"
+            return _refused(form_of(addressed.path), 502, said)
+
+        async def passed() -> AsyncIterator[bytes]:
+            try:
+                async for piece in response.aiter_raw():
+                    if reader is not None:
+                        reader.feed(piece)
+                    yield piece
+            finally:
+                await asyncio.shield(response.aclose())
+                if finish is not None:
+                    await finish(response.status_code)
+
+        kept = {k: v for k, v in response.headers.items() if k not in _OWN}
+        return StreamingResponse(
+            passed(), status_code=response.status_code, headers={**kept, **headers}
+        )
+
+    def _addressed(self, request: Request) -> Addressed:
+        """Returns the session and thread of the headers, else of the path, else the default."""
+        path = request.scope.get("raw_path", b"").decode("latin-1") or request.url.path
+        session, thread = self._session, ""
+        for mark in ("s", "t"):
+            parts = path.split("/", 3)
+            if len(parts) == 4 and parts[1] == mark:
+                if mark == "s":
+                    session = unquote(parts[2])
+                else:
+                    thread = unquote(parts[2])
+                path = f"/{parts[3]}"
+        return Addressed(
+            path=path,
+            session=request.headers.get(SESSION_HEADER) or session,
+            thread=request.headers.get(THREAD_HEADER) or thread,
+        )
+
+
+def _request_id(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refused(form: Form | None, status: int, message: str, kind: str = "palimpsest") -> Response:
+    """Returns an error in the form of the provider, so that its client can read it."""
+    error = {"type": kind, "message": f"palimpsest proxy: {message}"}
+    if form is not None and form.name == "anthropic":
+        return JSONResponse({"type": "error", "error": error}, status)
+    return JSONResponse({"error": {**error, "code": kind, "param": None}}, status)

@@ -1,0 +1,151 @@
+"""Replies of models, whole or in pieces: what the model said, and the tokens that it counted."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.proxy.conversation import Form, text_of
+
+#: Bytes of a reply that are read; more pass through.
+MAX_READ_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(kw_only=True)
+class Reply:
+    """What a reply says so far."""
+
+    text: str = ""
+    #: Tokens, as the provider counts them: all of the prompt, of them cached and written to the
+    #: cache, and those of the reply.
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    written_tokens: int = 0
+    output_tokens: int = 0
+    #: Whether the provider said that the reply is complete.
+    is_complete: bool = False
+
+
+class ReplyReader:
+    """Reads a reply while its bytes pass through."""
+
+    def __init__(self, form: Form, *, streamed: bool) -> None:
+        self.reply = Reply()
+        self._form = form
+        self._streamed = streamed
+        self._pending = bytearray()
+        self._left = MAX_READ_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Adds bytes."""
+        if len(data) > self._left:
+            self._left = 0
+            self._pending.clear()
+            return
+        self._left -= len(data)
+        self._pending += data
+        if self._streamed:
+            *lines, rest = self._pending.split(b"\n")
+            self._pending = bytearray(rest)
+            for line in lines:
+                self._line(bytes(line))
+
+    def close(self) -> None:
+        """Reads what is left, after the last byte."""
+        if self._streamed:
+            self._line(bytes(self._pending))
+        else:
+            self._whole(_json(bytes(self._pending)))
+        self._pending.clear()
+
+    def _line(self, line: bytes) -> None:
+        if not line.startswith(b"data:"):
+            return
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            self.reply.is_complete = True
+            return
+        event = _json(data)
+        if self._form.name == "anthropic":
+            self._anthropic_event(event)
+        elif self._form.messages == "input":
+            if event.get("type") == "response.completed":
+                self._whole(_mapping(event.get("response")))
+        else:
+            self._chunk(event)
+
+    def _chunk(self, event: Mapping[str, Any]) -> None:
+        for choice in _list(event.get("choices"))[:1]:
+            piece = _mapping(choice.get("delta")).get("content")
+            if isinstance(piece, str):
+                self.reply.text += piece
+            if choice.get("finish_reason"):
+                self.reply.is_complete = True
+        self._usage(_mapping(event.get("usage")))
+
+    def _anthropic_event(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "message_start":
+            self._usage(_mapping(_mapping(event.get("message")).get("usage")))
+        elif kind == "content_block_delta":
+            piece = _mapping(event.get("delta")).get("text")
+            if isinstance(piece, str):
+                self.reply.text += piece
+        elif kind == "message_delta":
+            self._usage(_mapping(event.get("usage")))
+        elif kind == "message_stop":
+            self.reply.is_complete = True
+
+    def _whole(self, body: Mapping[str, Any]) -> None:
+        reply = self.reply
+        if self._form.name == "anthropic":
+            reply.text = text_of(body.get("content"))
+            reply.is_complete = body.get("type") == "message"
+        elif self._form.messages == "input":
+            said = [one for one in _list(body.get("output")) if one.get("type") == "message"]
+            reply.text = "\n".join(text_of(one.get("content")) for one in said)
+            reply.is_complete = body.get("status") == "completed"
+        else:
+            for choice in _list(body.get("choices"))[:1]:
+                reply.text = text_of(_mapping(choice.get("message")).get("content"))
+                reply.is_complete = True
+        self._usage(_mapping(body.get("usage")))
+
+    def _usage(self, usage: Mapping[str, Any]) -> None:
+        """Reads counts of tokens, in the words of each provider; later ones replace earlier."""
+        reply = self.reply
+        if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
+            # Anthropic counts what the cache has apart.
+            reply.cached_tokens = _count(usage, "cache_read_input_tokens")
+            reply.written_tokens = _count(usage, "cache_creation_input_tokens")
+            if "input_tokens" in usage:
+                fresh = _count(usage, "input_tokens")
+                reply.input_tokens = fresh + reply.cached_tokens + reply.written_tokens
+        else:
+            for name in ("prompt_tokens", "input_tokens"):
+                reply.input_tokens = _count(usage, name) or reply.input_tokens
+            for name in ("prompt_tokens_details", "input_tokens_details"):
+                details = _mapping(usage.get(name))
+                reply.cached_tokens = _count(details, "cached_tokens") or reply.cached_tokens
+        for name in ("completion_tokens", "output_tokens"):
+            reply.output_tokens = _count(usage, name) or reply.output_tokens
+
+
+def _json(data: bytes) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(data))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,0 +1,1 @@
+"""The proxy, between real client libraries and a provider of the tests."""
