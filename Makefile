@@ -64,9 +64,14 @@ GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 # Each client and framework is installed by a target of its own, with a stamp in .cache/, and is
 # left out where its toolchain is missing: its tests are skipped, and say so.
 CLIENT_STAMPS := .cache/frameworks/.installed
+CLIENT_STAMPS += $(if $(GO),.cache/clients/go-driver .cache/go/protoc-gen-go)
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
 CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
+
+.cache/clients/go-driver: clients/go/go.sum $(wildcard clients/go/*.go clients/go/*/*.go)
+	@$(NEEDS_GO)
+	cd clients/go && $(GO) build -mod=readonly -o $(CURDIR)/$@ ./conformance
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
 	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
@@ -153,7 +158,8 @@ setup-ci: setup ## on Debian as root: install what some tests need, such as PgBo
 
 NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older) and try again" >&2; exit 1; }
 
-# The plugins that generate Go, and the modules of the client, so that its test fetches nothing.
+# The plugins that generate Go, what checks it, and the modules of the client of the guide, so that its
+# test fetches nothing.
 .cache/go/protoc-gen-go: tests/go/go.mod tests/go/go.sum
 	@$(NEEDS_GO)
 	cd tests/go && GOBIN=$(CURDIR)/$(@D) $(GO) install -mod=readonly tool
@@ -216,7 +222,7 @@ dist: setup ## build wheels and sdists of the four packages, in dist/
 release: setup ## prepare a release without publishing it: checks, notes, packages (VERSION=x.y.z)
 	@$(BIN)/python -m tests.release prepare "$(VERSION)"
 
-proto: setup ## generate the Python code of the proto
+proto: setup ## generate the code of the proto for Python, and for Go where its plugins are installed
 	$(BIN)/python -m tests.proto generate
 
 sync: setup ## generate the blocking Python client from the async one

@@ -1,10 +1,12 @@
 """Generates, lints and compares the proto: `python -m tests.proto generate|check`.
 
 protoc comes from grpcio-tools and buf from buf-bin, so no network is needed. What the
-proto imports from others is in third_party/.
+proto imports from others is in third_party/. The code for Go needs the plugins that
+`make setup-ci` builds; without them it stays as it is, and `make test-clients` compares it.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,9 @@ PROTO = ROOT / "proto"
 #: compares with. It moves on only when the comparison passed.
 BASELINE = PROTO / "baseline.binpb"
 RULES = "buf/validate/validate.proto"
+#: The plugins that write Go, and the folder of what they write.
+GO_PLUGINS = ROOT / ".cache/go"
+GO_CLIENT = ROOT / "clients/go"
 #: Standard methods return the resource itself (AIP-131 to 135), so that replies are shared and
 #: are not named after their RPC. Requests still are.
 NOT_LINTED = ["RPC_REQUEST_RESPONSE_UNIQUE", "RPC_RESPONSE_STANDARD_NAME"]
@@ -60,6 +65,33 @@ def generate(target: Path) -> None:
         f"--mypy_grpc_out=quiet:{target}",
         *sources(),
     )
+
+
+def generate_go(target: Path) -> bool:
+    """Writes the code for Go below `target`; False where its plugins are missing."""
+    if not (GO_PLUGINS / "protoc-gen-go-grpc").exists():
+        return False
+    template = GO_CLIENT / "buf.gen.yaml"
+    subprocess.run(
+        [Path(sys.executable).parent / "buf", "generate", "--template", template, "-o", target],
+        cwd=ROOT,
+        env={**os.environ, "PATH": os.pathsep.join([str(GO_PLUGINS), os.environ["PATH"]])},
+        check=True,
+    )
+    return True
+
+
+def stale_go() -> list[str]:
+    """Returns the files of the Go client that the proto generates otherwise.
+
+    Empty where the plugins are missing.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        if not generate_go(Path(name)):
+            return []
+        fresh = {one.name: one.read_text() for one in Path(name).rglob("*.pb.go")}
+    kept = {one.name: one.read_text() for one in GO_CLIENT.rglob("*.pb.go")}
+    return sorted(one for one in {*fresh, *kept} if fresh.get(one) != kept.get(one))
 
 
 def image(path: Path) -> Path:
@@ -120,6 +152,8 @@ def main() -> None:
     if BASELINE.exists() and breaking() != 0:
         raise SystemExit("the proto breaks clients of the accepted form; see above")
     generate(PROTO)
+    if not generate_go(GO_CLIENT):
+        print("the Go client is unchanged: `make setup-ci` installs what generates it")
     accept()
     # It imports what was generated just now.
     subprocess.run([sys.executable, "-m", "tests.openapi"], check=True)

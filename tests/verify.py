@@ -53,6 +53,7 @@ def check_generated() -> str:
     sources = (p for p in proto.PROTO.rglob("*_pb2*") if p.suffix in (".py", ".pyi"))
     kept = {p.relative_to(proto.PROTO): p.read_text() for p in sources}
     differing = sorted(str(p) for p in {*fresh, *kept} if fresh.get(p) != kept.get(p))
+    differing += proto.stale_go()
     return f"run `make proto`; differs: {', '.join(differing)}" if differing else ""
 
 

@@ -38,9 +38,9 @@ class Services:
         yield self._started[kind]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def services(servers: Servers) -> AsyncIterator[Services]:
-    """Yields the services, which all clients share."""
+    """Yields the services, which all clients share, of one file: its databases end with it."""
     async with AsyncExitStack() as stack:
         yield Services(servers, stack)
 

@@ -18,6 +18,8 @@ from tests import ROOT
 LINE_BYTES = 16 << 20
 #: How long a reply may take: it ends what hangs.
 REPLY_SECONDS = 60.0
+#: Where packages put their programs, besides PATH.
+PROGRAM_FOLDERS = ("/usr/local/go/bin",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,8 @@ class Client:
 
     def missing(self) -> str:
         """Returns the program that it needs and this machine has not; empty: none."""
-        return next((one for one in self.needs if shutil.which(one) is None), "")
+        folders = os.pathsep.join([os.environ["PATH"], *PROGRAM_FOLDERS])
+        return next((one for one in self.needs if shutil.which(one, path=folders) is None), "")
 
 
 #: A client's entry is all that the runner knows of it.
@@ -45,6 +48,13 @@ CLIENTS = (
         name="python",
         title="Python",
         command=(sys.executable, "clients/python/conformance/driver.py"),
+    ),
+    Client(
+        name="go",
+        title="Go",
+        command=(".cache/clients/go-driver",),
+        needs=("go",),
+        built=".cache/clients/go-driver",
     ),
 )
 
