@@ -15,7 +15,7 @@ CLIENTS = frozenset(
     {
         *("ADDRESS", "TOKEN", "TOKEN_FILE", "PLAIN_TOKEN"),
         *("CA_FILE", "CERTIFICATE_FILE", "KEY_FILE"),
-        *("HTTP_URL", "SESSION", "HOOK", "HOOK_TOKENS", "HOOK_QUEUE"),
+        *("HTTP_URL", "SESSION", "HOOK", "HOOK_TOKENS", "HOOK_SECONDS", "HOOK_QUEUE"),
     }
 )
 #: Variables that are no settings of the service: the file with more of them, its clients', the

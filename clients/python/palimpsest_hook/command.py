@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from palimpsest_hook.delivery import Undelivered, deliver, described, start_delivery
@@ -25,9 +26,6 @@ from palimpsest_hook.queue import Entry, Queue, QueueFull
 from palimpsest_hook.recalling import recalled
 from palimpsest_hook.settings import Settings, session_of
 
-#: How long an agent waits at most for what is recalled, after the process has started.
-RECALL_SECONDS = 0.18
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command. An event never fails: without memory, the agent works as it did before."""
@@ -35,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if options.command in EVENTS:
         _event(options.command, options.agent, begin)
+    if options.command in ("session", "mcp"):
+        _here(options.command)
+        return
     try:
         settings = Settings.of(os.environ)
         queue = Queue(settings.queue)
@@ -97,10 +98,22 @@ def _handled(
         query=turn.text if turn else "",
         thread=thread_of(agent, event),
         tokens=settings.tokens,
-        seconds=max(0.01, RECALL_SECONDS - (time.monotonic() - begin)),
+        seconds=max(0.01, settings.seconds - (time.monotonic() - begin)),
         environment=os.environ,
     )
     return context, warning
+
+
+def _here(command: str) -> None:
+    """Prints the session of this folder, or becomes its MCP server."""
+    session = session_of(Path.cwd(), os.environ)
+    if command == "session":
+        print(session)
+        return
+    try:
+        os.execvp("palimpsest", ["palimpsest", "mcp", "--session", session])  # noqa: S606
+    except OSError as error:
+        sys.exit(f"error: palimpsest does not start ({error}): install palimpsest-server beside it")
 
 
 def _flush(queue: Queue, *, refused: bool, quiet: bool) -> int:
@@ -134,5 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     flush = commands.add_parser("flush", help="deliver what waits, until it is acked")
     flush.add_argument("--refused", action="store_true", help="also what was refused before")
     flush.add_argument("--quiet", action="store_true", help="print nothing")
+    commands.add_parser("session", help="print the session of this folder")
+    commands.add_parser("mcp", help="serve the memory of this folder's session (palimpsest mcp)")
     commands.add_parser("status", help="show what waits, and what was refused and why")
     return parser

@@ -16,11 +16,15 @@ SESSION_VARIABLE = "PALIMPSEST_SESSION"
 QUEUE_VARIABLE = "PALIMPSEST_HOOK_QUEUE"
 #: Tokens of what is recalled at a prompt; 0 recalls nothing.
 TOKENS_VARIABLE = "PALIMPSEST_HOOK_TOKENS"
+#: Seconds that a prompt waits at most for what is recalled, after the process has started.
+SECONDS_VARIABLE = "PALIMPSEST_HOOK_SECONDS"
 #: `off` captures and recalls nothing.
 SWITCH_VARIABLE = "PALIMPSEST_HOOK"
 
 DEFAULT_HTTP_URL = "http://127.0.0.1:50080"
 DEFAULT_TOKENS = 1000
+DEFAULT_SECONDS = 0.18
+MAX_SECONDS = 60.0
 MAX_TOKENS = 100_000
 #: Bytes of a session's id.
 MAX_ID_BYTES = 256
@@ -36,6 +40,7 @@ class Settings:
     #: The queue of the service that is named by the addresses.
     queue: Path
     tokens: int
+    seconds: float
     enabled: bool
 
     @classmethod
@@ -51,6 +56,7 @@ class Settings:
             http_url=url.rstrip("/"),
             queue=_queue_folder(environment) / name,
             tokens=_tokens(environment.get(TOKENS_VARIABLE, "")),
+            seconds=_seconds(environment.get(SECONDS_VARIABLE, "")),
             enabled=environment.get(SWITCH_VARIABLE, "").lower() not in ("off", "0", "false", "no"),
         )
 
@@ -68,6 +74,16 @@ def _tokens(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_TOKENS:
         raise ValueError(f"{TOKENS_VARIABLE} must be a number from 0 to {MAX_TOKENS}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or DEFAULT_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"{SECONDS_VARIABLE} must be a number above 0, up to {MAX_SECONDS:g}")
+    return seconds
 
 
 def session_of(folder: Path, environment: Mapping[str, str]) -> str:

@@ -38,6 +38,8 @@ class Agent:
             "PALIMPSEST_HTTP_URL": url,
             "PALIMPSEST_SESSION": self.session,
             "PALIMPSEST_HOOK_QUEUE": str(folder / "queue"),
+            # A machine may be slow.
+            "PALIMPSEST_HOOK_SECONDS": "30",
         }
 
     @property
@@ -199,6 +201,7 @@ async def test_a_refused_turn_is_kept_apart_and_does_not_stop_the_others(
 async def test_a_silent_service_does_not_delay_the_agent(agent: Agent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         agent.environment["PALIMPSEST_HTTP_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        del agent.environment["PALIMPSEST_HOOK_SECONDS"]
         # The call itself has no end: without the limit, this test would not have one either.
         assert await agent.says("Is anybody there?") == ""
         assert len(agent.queue.waiting()) == 1
@@ -254,3 +257,17 @@ def closed_port() -> Iterator[int]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
+
+
+async def test_the_mcp_server_of_a_folder_serves_its_session(tmp_path: Path) -> None:
+    fake = tmp_path / "palimpsest"
+    fake.write_text('#!/bin/sh\necho "$@"\n')
+    fake.chmod(0o755)
+    agent = Agent(tmp_path, "127.0.0.1:1", "http://127.0.0.1:1")
+    agent.environment["PATH"] = str(tmp_path)
+    assert await agent.run("session") == (0, f"{agent.session}\n", "")
+    assert await agent.run("mcp") == (0, f"mcp --session {agent.session}\n", "")
+    fake.unlink()
+    code, _, error = await agent.run("mcp")
+    assert code == 1
+    assert "install palimpsest-server" in error

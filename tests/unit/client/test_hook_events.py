@@ -202,6 +202,9 @@ def test_without_a_remote_the_folder_is_the_session(tmp_path: Path, config: str 
         ({"PALIMPSEST_HTTP_URL": "http://"}, "PALIMPSEST_HTTP_URL"),
         ({"PALIMPSEST_HOOK_TOKENS": "many"}, "PALIMPSEST_HOOK_TOKENS"),
         ({"PALIMPSEST_HOOK_TOKENS": "100001"}, "PALIMPSEST_HOOK_TOKENS"),
+        ({"PALIMPSEST_HOOK_SECONDS": "soon"}, "PALIMPSEST_HOOK_SECONDS"),
+        ({"PALIMPSEST_HOOK_SECONDS": "0"}, "PALIMPSEST_HOOK_SECONDS"),
+        ({"PALIMPSEST_HOOK_SECONDS": "nan"}, "PALIMPSEST_HOOK_SECONDS"),
     ],
 )
 def test_a_wrong_variable_is_named(variables: dict[str, str], named: str) -> None:
@@ -235,3 +238,7 @@ def test_the_plugin_runs_the_hook_at_each_event_in_the_agents_form(agent: Agent)
         name: f"palimpsest-hook {kind} --agent {agent}"
         for name, kind in zip(names, EVENTS, strict=True)
     }
+    (server,) = (
+        json.loads(one.read_text()) for one in (*plugin.glob(".mcp.json"), *plugin.glob("mcp.json"))
+    )
+    assert server == {"mcpServers": {"palimpsest": {"command": "palimpsest-hook", "args": ["mcp"]}}}
