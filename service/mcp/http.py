@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 import palimpsest
 from service.domain.values.errors import PalimpsestError
-from service.mcp.scope import ToolScope
-from service.mcp.server import Context, new_server
+from service.mcp.scope import Context, ToolScope
+from service.mcp.server import new_server
 from service.rpc.arrivals import Arrivals
 from service.rpc.errors import abort_arguments
 from service.rpc.http import wire

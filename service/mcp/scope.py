@@ -1,6 +1,10 @@
 """Where the calls of a tool go: fixed by the URL and the key, and by no argument of a model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
 
 import palimpsest
 
@@ -17,3 +21,8 @@ class ToolScope:
     session: palimpsest.Session
     #: What is remembered belongs to it, and only that is forgotten; empty: to none, and all.
     thread: str = ""
+
+
+Context = ServerRequestContext[Any, Any]
+#: Returns the scope of a request.
+ScopeOf = Callable[[Context], ToolScope]

@@ -1,12 +1,12 @@
 """The server of the protocol: lists the tools, and runs the one that is called."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 from uuid import uuid4
 
 import mcp_types as types
 import structlog
-from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from opentelemetry import context as tracing_context
@@ -15,7 +15,8 @@ import palimpsest
 from palimpsest import PalimpsestError
 from service.mcp import calls, tools
 from service.mcp.forgetting import forget
-from service.mcp.scope import ToolScope
+from service.mcp.resources import Resources
+from service.mcp.scope import Context, ScopeOf
 from service.telemetry import tracing
 
 _log = structlog.get_logger("palimpsest.mcp")
@@ -41,14 +42,11 @@ _CALLS: dict[str, calls.Call] = {
     "rollback_memory": calls.rollback_memory,
 }
 
-Context = ServerRequestContext[Any, Any]
-#: Returns the scope of a request.
-ScopeOf = Callable[[Context], ToolScope]
-
 
 def new_server(scope_of: ScopeOf, names: Collection[str]) -> Server[Any]:
     """Returns a server of the tools `names`."""
     listed = tools.listed(names)
+    resources = Resources(scope_of)
 
     async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
         return types.ListToolsResult(tools=listed, ttl_ms=_LIST_MILLISECONDS, cache_scope="public")
@@ -66,6 +64,10 @@ def new_server(scope_of: ScopeOf, names: Collection[str]) -> Server[Any]:
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=resources.list,
+        on_list_resource_templates=resources.templates,
+        on_read_resource=resources.read,
+        on_subscriptions_listen=resources.listen,
     )
     # In place of the library's, whose spans have texts of errors.
     server.middleware[:] = [_Traced()]

@@ -1,9 +1,11 @@
 """The tools for models over HTTP, with the keys, the tenants and the limits of the API."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import httpx2
@@ -13,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 import palimpsest
+from palimpsest import Edit
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving_both
 from tests.support.access import operator_key
@@ -180,3 +183,24 @@ async def test_tools_are_those_of_the_setting(url: str) -> None:
     with pytest.raises(ValueError, match="no tool 'forgets'"):
         async with serving_both(url, **ANY, mcp_tools="forgets"):
             pass
+
+
+async def test_a_change_of_a_memory_is_reported_over_http(url: str) -> None:
+    schema = "class Facts:\n    notes: dict[str, str]\n"
+    uri = "palimpsest://memories/default"
+    async with (
+        serving_both(url, **ANY) as (address, at),
+        palimpsest.connect(address) as client,
+    ):
+        session = await client.create_session("ann")
+        memory = await session.create_memory("default", schema)
+        async with (
+            tools_at(f"{at}/mcp/ann", mode=MODERN) as tools,
+            tools.listen(resource_subscriptions=[uri]) as events,
+        ):
+            seen = asyncio.create_task(anext(aiter(events)))
+            while not seen.done():
+                await memory.edit([Edit.put("/notes/tea", uuid4().hex)])
+                await asyncio.wait([seen], timeout=0.2)
+            assert seen.result().uri == uri  # type: ignore[union-attr]
+            # A client that listens does not keep a server from stopping: the fixture would hang.

@@ -1,5 +1,6 @@
 """The tools for models, as the official client calls them, in both versions of the protocol."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -201,3 +202,39 @@ async def test_tools_that_are_not_allowed_do_not_exist(session: palimpsest.Sessi
         assert [one.name for one in (await tools.list_tools()).tools] == ["recall"]
         with pytest.raises(MCPError, match="unknown tool: the tools are recall"):
             await tools.call_tool("forget", {"positions": [1]})
+
+
+@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+async def test_memories_are_resources(session: palimpsest.Session, mode: str) -> None:
+    server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS)
+    async with Client(server, mode=mode) as client:
+        assert (await client.list_resources()).resources == []
+        await session.create()
+        memory = await session.create_memory("über all", SCHEMA)
+        await memory.edit([Edit.put("/notes/tea", "green")])
+        (one,) = (await client.list_resources(cache_mode="refresh")).resources
+        assert (one.uri, one.name) == ("palimpsest://memories/%C3%BCber%20all", "über all")
+        (content,) = (await client.read_resource(one.uri)).contents
+        assert content.text == '{"notes": {"tea": "green"}}'  # type: ignore[union-attr]
+        for uri in ("palimpsest://memories/none", "palimpsest://memories/", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match="no such resource"):
+                await client.read_resource(uri)
+
+
+async def test_a_change_of_a_memory_is_reported(session: palimpsest.Session) -> None:
+    await session.create()
+    memory = await session.create_memory("default", SCHEMA)
+    server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS)
+    uri = "palimpsest://memories/default"
+    async with (
+        Client(server, mode=MODERN) as client,
+        client.listen(resource_subscriptions=[uri]) as events,
+    ):
+        seen = asyncio.create_task(anext(aiter(events)))
+        changes = 0
+        # The watch begins after the acknowledgement, so the first changes may be before it.
+        while not seen.done():
+            changes += 1
+            await memory.edit([Edit.put("/notes/tea", str(changes))])
+            await asyncio.wait([seen], timeout=0.2)
+        assert seen.result().uri == uri  # type: ignore[union-attr]
