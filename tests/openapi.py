@@ -58,9 +58,14 @@ SCALARS: Mapping[int, Mapping[str, Any]] = {
     FieldDescriptor.TYPE_INT64: _SIGNED,
     FieldDescriptor.TYPE_UINT64: _SIGNED,
 }
+#: Unicode's control and format characters up to U+FFFF: few tools know the pattern \\p{Cc}.
+UNPRINTABLE = (
+    r"\u0000-\u001f\u007f-\u009f\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    r"\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+)
 #: The rules of rules.proto.
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "id": {"pattern": r"^[^/\p{Cc}\p{Cf}]*$", "maxLength": 256},
+    "id": {"pattern": f"^[^/{UNPRINTABLE}]*$", "maxLength": 256},
     "request_id": {"maxLength": 128},
     "no_nul": {},
     "model": {"maxLength": 256},
@@ -123,7 +128,7 @@ class Document:
         body = {"required": True, "content": content}
         found = {"post": {"operationId": method.name, **about, "requestBody": body}}
         safe = method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
-        if safe and not method.server_streaming:
+        if safe:
             message = {"name": "message", "in": "query", "required": True}
             message |= {"content": {"application/json": {"schema": request}}}
             found["get"] = {"operationId": f"{method.name}ByGet", **about, "parameters": [message]}
@@ -133,8 +138,7 @@ class Document:
         schema = self._reference(method.output_type)
         content: dict[str, Any] = {"application/json": {"schema": schema}}
         if method.server_streaming:
-            said = "Events: `data` is a message each; the last is `end`, or `error` with an Error."
-            content = {EVENTS: {"schema": {"type": "string", "description": said}}}
+            content = {EVENTS: {"schema": _event(schema)}}
             content |= {"application/connect+json": {"schema": schema}}
         failed = {"schema": {"$ref": "#/components/schemas/Error"}}
         return {
@@ -216,6 +220,23 @@ class Document:
             "enum": [one.name for one in kind.values],
         }
         return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _event(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of one event of a stream."""
+    return {
+        "type": "object",
+        "description": "`data` is a message, or of the last event: nothing, or an Error.",
+        "required": ["data"],
+        "properties": {
+            "event": {"type": "string", "enum": ["message", "end", "error"]},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": message,
+            },
+        },
+    }
 
 
 _BEHAVIOR = field_behavior_pb2.field_behavior

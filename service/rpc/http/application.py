@@ -36,7 +36,6 @@ _OPENAPI_FILE = Path(__file__).with_name("openapi.json")
 #: For how long a browser remembers the answer.
 _CORS_SECONDS = 7200
 
-_EVENTS = "text/event-stream"
 _SINGLE = {f"application/{codec}": codec for codec in Codec}
 _ENVELOPES = {f"application/connect+{codec}": codec for codec in Codec}
 
@@ -249,17 +248,16 @@ def _outcome(work: "asyncio.Task[Any]", call: HttpCall) -> Any:
 def _format(method: _Method, scope: Mapping[str, Any], headers: Mapping[str, str]) -> Format:
     """Returns how a request is written, and how its responses are to be. Raises _Refusal."""
     is_get = scope["method"] == "GET"
-    accepts_events = _EVENTS in headers.get("accept", "").lower()
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if method.is_stream:
-        if accepts_events and (is_get or given == "application/json"):
+        if is_get or given == "application/json":
             return Format(codec=Codec.JSON, framing=Framing.EVENTS)
         if given in _ENVELOPES:
             return Format(codec=_ENVELOPES[given], framing=Framing.ENVELOPES)
         raise _Refusal(
             status=415,
-            message="this method streams its responses: send application/json with"
-            f" `Accept: {_EVENTS}`, or application/connect+json or +proto by the Connect protocol",
+            message="this method streams its responses: send application/json for events, or"
+            " application/connect+json or +proto by the Connect protocol",
             headers=[("accept-post", ", ".join(("application/json", *_ENVELOPES)))],
         )
     if is_get:

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from service.rpc.certificates import Certificates
+from service.rpc.http import wire
 from service.settings.config import Limits
 from storage.engine.tasks import cancel
 
@@ -22,8 +23,13 @@ _log = structlog.get_logger("palimpsest.rpc")
 MAX_HEAD_BYTES = 64 * 1024
 #: How soon changed certificate files apply.
 FOLLOW_SECONDS = 1.0
+#: For how long what a refused client still sends is read: closed at once, the connection would be
+#: reset before the client has read why.
+_LINGER_SECONDS = 1.0
 #: Connections that the system accepts before this process does.
 _BACKLOG = 2048
+_LONG_HEAD = f"the request's head has more than {MAX_HEAD_BYTES} bytes: send a long message by POST"
+_NO_REQUEST = "this is no request in HTTP/1.1: mend the client"
 #: gRPC's names of what a certificate says (`CertificateVerifier`).
 _URI, _COMMON_NAME = "peer_uri", "x509_common_name"
 
@@ -35,6 +41,7 @@ class _Protocol(H11Protocol):
         super().__init__(**given)
         self._limits = limits
         self._incomplete: asyncio.TimerHandle | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accepts a connection, or closes it when there are too many."""
@@ -48,6 +55,8 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Reads; the time for a head begins with its first byte, or with the connection."""
+        if self._is_refused:
+            return
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             if self.conn.trailing_data[0]:
@@ -59,6 +68,30 @@ class _Protocol(H11Protocol):
         """Ends what belongs to the connection."""
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no request in HTTP/1.1, or has too long a head; part of uvicorn's own."""
+        self._is_refused = True
+        # h11 has no more room, or could not read it.
+        full = len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES
+        status, what = (431, _LONG_HEAD) if full else (400, _NO_REQUEST)
+        content = wire.dumped({"code": "invalid_argument", "message": what})
+        for event in (
+            h11.Response(
+                status_code=status,
+                headers=[
+                    ("content-type", "application/json"),
+                    ("content-length", str(len(content))),
+                    ("connection", "close"),
+                ],
+            ),
+            h11.Data(data=content),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._incomplete = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     def _await_head(self) -> None:
         if self._incomplete is None:

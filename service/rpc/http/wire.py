@@ -185,6 +185,8 @@ def decode(content: bytes, codec: Codec, kind: type[M]) -> M:
         if codec is Codec.PROTO:
             return kind.FromString(content)
         message = kind()
+        if content and content.lstrip()[:1] != b"{":
+            raise ValueError('the message has to be an object, as in {"session": "alice"}')
         json_format.Parse(content or b"{}", message)
     except DecodeError as error:
         # Its words are of the library, and change with it.

@@ -95,15 +95,16 @@ async def test_reads_also_by_get(served: Served) -> None:
         ("/", JSON, "{}", 404, "/openapi.json"),
         (f"{SESSIONS}/Nothing", JSON, "{}", 404, "no such method"),
         (f"{SESSIONS}/GetSession", {}, "{}", 415, "content-type: application/json"),
-        (f"{ANSWERS}/Ask", JSON, "{}", 415, "text/event-stream"),
+        (f"{ANSWERS}/Ask", {}, "{}", 415, "application/json for events"),
         (f"{SESSIONS}/AppendChunks", JSON, "{}", 501, "SessionService/Append"),
         (f"{SESSIONS}/GetSession", JSON, "{", 400, "no JSON"),
+        (f"{SESSIONS}/GetSession", JSON, "[]", 400, "has to be an object"),
         (f"{SESSIONS}/GetSession", JSON, '{"sesion": "a"}', 400, "sesion"),
         (f"{SESSIONS}/GetSession", JSON, '{"session": "a/b"}', 400, "session: must be printable"),
         (f"{SESSIONS}/GetSession", JSON, '{"session": "bob"}', 404, "no session 'bob'"),
         (f"{SESSIONS}/GetSession", JSON | {"connect-timeout-ms": "soon"}, "{}", 400, "digits"),
         (f"{SESSIONS}/GetSession", JSON | {"content-encoding": "br"}, "{}", 501, "use gzip"),
-        (f"{SESSIONS}/GetSession", JSON, "[" * 100_000, 400, "recursion"),
+        (f"{SESSIONS}/GetSession", JSON, '{"session":' + "[" * 100_000, 400, "recursion"),
     ],
 )
 async def test_bad_requests_get_one_clear_error(
@@ -112,6 +113,24 @@ async def test_bad_requests_get_one_clear_error(
     refused = await served.http.post(path, content=content, headers=headers)
     assert (refused.status_code, refused.headers["content-type"]) == (status, "application/json")
     assert said in refused.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (b"GET /openapi.json NOTHTTP\r\n\r\n", 400, "mend the client"),
+        (b"GET /?message=" + b"a" * 300_000 + b" HTTP/1.1\r\n\r\n", 431, "by POST"),
+    ],
+)
+async def test_heads_that_cannot_be_read_get_an_error(
+    served: Served, sent: bytes, status: int, said: str
+) -> None:
+    reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+    writer.write(sent)
+    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert int(head.split()[1]) == status
+    assert said in json.loads(content)["message"]
 
 
 async def test_messages_have_the_limit_that_they_have_in_grpc(url: str) -> None:
