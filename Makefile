@@ -68,6 +68,7 @@ CLIENT_STAMPS += $(if $(GO),.cache/clients/go-driver .cache/go/protoc-gen-go)
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
 CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
+CLIENT_STAMPS += .cache/schemathesis/.installed
 
 .cache/clients/go-driver: clients/go/go.sum $(wildcard clients/go/*.go clients/go/*/*.go)
 	@$(NEEDS_GO)
@@ -101,6 +102,12 @@ MAVEN_REPOSITORY ?= $(HOME)/.m2/repository
 # The Connect protocol's own suite.
 .cache/connect/connectconformance: tests/clients/connect/suite/go.mod tests/clients/connect/suite/go.sum
 	cd $(<D) && $(GO) build -mod=readonly -trimpath -ldflags="-s -w" -o $(CURDIR)/$@ connectrpc.com/conformance/cmd/connectconformance
+
+# Calls the API over HTTP by its OpenAPI document. Of its own, because it brings much.
+.cache/schemathesis/.installed: requirements/schemathesis.lock | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --require-hashes -r requirements/schemathesis.lock
+	@touch $@
 
 tests/typescript/node_modules/.package-lock.json: tests/typescript/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
@@ -215,6 +222,7 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/frameworks.in -o requirements/frameworks.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/schemathesis.in -o requirements/schemathesis.lock
 
 dist: setup ## build wheels and sdists of the four packages, in dist/
 	@$(BIN)/python -m tests.release dist

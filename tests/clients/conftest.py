@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from storage.engine.database import Database
+from tests.clients.keyed import Keyed, serving_keyed
 from tests.clients.runner import scripts
 from tests.clients.service import Service, serving
 from tests.clients.table import RESULTS
@@ -43,6 +45,13 @@ async def services(servers: Servers) -> AsyncIterator[Services]:
     """Yields the services, which all clients share, of one file: its databases end with it."""
     async with AsyncExitStack() as stack:
         yield Services(servers, stack)
+
+
+@pytest.fixture
+async def keyed(url: str, database: Database) -> AsyncIterator[Keyed]:
+    """Yields a server over HTTP of the test's own, which requires keys."""
+    async with serving_keyed(url, database) as found:
+        yield found
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

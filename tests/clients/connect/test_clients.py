@@ -6,37 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage.engine.database import Database
 from tests import ROOT
-from tests.acceptance.access.serving import serving_both
-from tests.support.access import operator_key
-from tests.support.harness import absent, worker
+from tests.clients.keyed import Keyed
+from tests.support.harness import absent
 
 HERE = ROOT / "tests/clients/connect"
 PLUGINS = ROOT / ".cache/connect"
 PACKAGES = ROOT / "tests/typescript/node_modules"
 #: Where Go's own packages put it, which is not always in PATH.
 SEARCHED = os.pathsep.join([os.environ["PATH"], "/usr/local/go/bin"])
-
-
-@pytest.fixture
-async def environment(url: str, database: Database) -> AsyncIterator[Mapping[str, str]]:
-    """Yields what a client is started with; the server requires keys."""
-    given = {"authentication": "required", "insecure": True, "http_listen": "127.0.0.1:0"}
-    async with serving_both(url, **given) as (_, at):
-        key = await operator_key(database, "default")
-        running = worker(url)
-        await asyncio.to_thread(running.__enter__)
-        try:
-            yield {**os.environ, "PALIMPSEST_HTTP_URL": at, "PALIMPSEST_TOKEN": key}
-        finally:
-            await asyncio.to_thread(running.__exit__, None, None, None)
 
 
 def generate(target: Path, plugins: Path, *options: str) -> None:
@@ -50,10 +34,11 @@ def generate(target: Path, plugins: Path, *options: str) -> None:
     )
 
 
-async def printed(environment: Mapping[str, str], *command: str) -> Mapping[str, Any]:
+async def printed(keyed: Keyed, *command: str) -> Mapping[str, Any]:
     """Returns what a client has found, by the name of what it tried."""
+    given = {"PALIMPSEST_HTTP_URL": keyed.url, "PALIMPSEST_TOKEN": keyed.token}
     running = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *command, env=os.environ | given, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     said, wrong = await running.communicate()
     assert running.returncode == 0, wrong.decode()
@@ -79,19 +64,19 @@ def wanted(session: str, not_found: str, unauthenticated: str, deadline: str) ->
     return found
 
 
-async def test_connect_es(environment: Mapping[str, str], tmp_path: Path) -> None:
+async def test_connect_es(keyed: Keyed, tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None or not PACKAGES.is_dir():
         absent("node, or what tests/typescript asks for,")
     generate(tmp_path, PACKAGES / ".bin")
     (tmp_path / "node_modules").symlink_to(PACKAGES)
     shutil.copy(HERE / "es/client.mjs", tmp_path)
-    found = await printed(environment, node, str(tmp_path / "client.mjs"))
+    found = await printed(keyed, node, str(tmp_path / "client.mjs"))
     assert found == wanted("from-connect-es", "NotFound", "Unauthenticated", "DeadlineExceeded")
 
 
 @pytest.mark.timeout(400)
-async def test_connect_go(environment: Mapping[str, str], tmp_path: Path) -> None:
+async def test_connect_go(keyed: Keyed, tmp_path: Path) -> None:
     go = shutil.which("go", path=SEARCHED)
     if go is None or not (PLUGINS / "protoc-gen-connect-go").exists():
         absent("Go, or what tests/clients/connect/go asks for,")
@@ -103,5 +88,5 @@ async def test_connect_go(environment: Mapping[str, str], tmp_path: Path) -> Non
     await asyncio.to_thread(
         subprocess.run, building, cwd=tmp_path, env=offline, check=True, timeout=400
     )
-    found = await printed(environment, str(tmp_path / "program"))
+    found = await printed(keyed, str(tmp_path / "program"))
     assert found == wanted("from-connect-go", "not_found", "unauthenticated", "deadline_exceeded")
