@@ -56,6 +56,19 @@ CLIENTS = (
         needs=("go",),
         built=".cache/clients/go-driver",
     ),
+    Client(
+        name="java",
+        title="Java",
+        # A driver runs for seconds only: what pays off later, its compiler leaves out.
+        command=(
+            *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"),
+            "clients/java/proto/target/classes:clients/java/sdk/target/classes"
+            ":clients/java/sdk/target/test-classes:clients/java/sdk/target/lib/*",
+            "dev.palimpsest.conformance.Driver",
+        ),
+        needs=("java", "mvn"),
+        built="clients/java/sdk/target/lib",
+    ),
 )
 
 
