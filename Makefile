@@ -66,7 +66,7 @@ GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 CLIENT_STAMPS := .cache/frameworks/.installed
 CLIENT_STAMPS += $(if $(GO),.cache/clients/go-driver .cache/go/protoc-gen-go)
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
-CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json)
+CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json tests/clients/mcp/node_modules/.package-lock.json)
 CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
 CLIENT_STAMPS += .cache/schemathesis/.installed
 
@@ -107,6 +107,11 @@ MAVEN_REPOSITORY ?= $(HOME)/.m2/repository
 .cache/schemathesis/.installed: requirements/schemathesis.lock | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
 	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --require-hashes -r requirements/schemathesis.lock
+	@touch $@
+
+# The suite of the Model Context Protocol.
+tests/clients/mcp/node_modules/.package-lock.json: tests/clients/mcp/package-lock.json
+	npm ci --silent --no-audit --no-fund --prefix $(<D)
 	@touch $@
 
 tests/typescript/node_modules/.package-lock.json: tests/typescript/package-lock.json
