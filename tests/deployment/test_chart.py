@@ -303,6 +303,7 @@ def test_probes_ask_what_listens(values: Path) -> None:
             if container["name"] == "api":
                 listen = container["args"][container["args"].index("--listen") + 1]
                 assert ports["grpc"] == int(listen.rpartition(":")[2])
+                assert said["PALIMPSEST_HTTP_LISTEN"] == f"0.0.0.0:{ports['http']}"
             # The API is no exception: Kubernetes asks by gRPC without TLS only.
             asked = [(one["httpGet"]["path"], ports[one["httpGet"]["port"]]) for one in probes]
             assert asked == [("/readyz", metrics), ("/readyz", metrics), ("/livez", metrics)]
@@ -432,13 +433,14 @@ def test_names_of_ports_are_those_of_containers(values: Path) -> None:
         for one in containers(pod).values()
         for port in one.get("ports", ())
     }
-    assert ports == {"grpc": 50051, "metrics": 9464, "metrics-exec": 9465}
+    assert ports == {"grpc": 50051, "http": 50080, "metrics": 9464, "metrics-exec": 9465}
     # Kubernetes takes no longer name of a port.
     assert all(len(name) <= 15 for name in ports)
     services = by_kind(found, "Service")
     assert services["headless"]["spec"]["clusterIP"] == "None"
-    for one in services.values():
-        assert [port["targetPort"] for port in one["spec"]["ports"]] == ["grpc"]
+    for kind, one in services.items():
+        wanted = ["grpc"] if kind == "headless" else ["grpc", "http"]
+        assert [port["targetPort"] for port in one["spec"]["ports"]] == wanted
     for one in by_kind(found, "PodMonitor").values():
         scraped = {end["port"] for end in one["spec"]["podMetricsEndpoints"]}
         assert scraped == {"metrics", "metrics-exec"}
@@ -478,7 +480,7 @@ def test_only_labelled_clients_reach_the_api() -> None:
     label = {"matchLabels": {f"{RELEASE}-palimpsest-client": "true"}}
     first, second = policies["api"]["spec"]["ingress"]
     assert first == {
-        "ports": [{"protocol": "TCP", "port": "grpc"}],
+        "ports": [{"protocol": "TCP", "port": name} for name in ("grpc", "http")],
         "from": [{"podSelector": label}, {"namespaceSelector": label}],
     }
     assert [one["port"] for one in second["ports"]] == [9464]

@@ -202,7 +202,7 @@ livenessProbe:
 {{- end }}
 {{- end }}
 {{- end }}
-{{- $own := dict "LISTEN" "api.service.port" "INSECURE" "insecure" "TLS_CERTIFICATE_FILE" "tls.existingSecret" "TLS_KEY_FILE" "tls.existingSecret" "TLS_CLIENT_CA_FILE" "tls.clientCa" "MUTUAL_TLS_LISTEN" "tls.clientCa" "RUN_DIR" "" "METRICS_LISTEN" "" "CALLER_SOCKET" "" "STOP_SECONDS" "api.stopSeconds, worker.stopSeconds and worker.executor.stopSeconds" }}
+{{- $own := dict "LISTEN" "api.service.port" "HTTP_LISTEN" "api.service.httpPort" "INSECURE" "insecure" "TLS_CERTIFICATE_FILE" "tls.existingSecret" "TLS_KEY_FILE" "tls.existingSecret" "TLS_CLIENT_CA_FILE" "tls.clientCa" "MUTUAL_TLS_LISTEN" "tls.clientCa" "RUN_DIR" "" "METRICS_LISTEN" "" "CALLER_SOCKET" "" "STOP_SECONDS" "api.stopSeconds, worker.stopSeconds and worker.executor.stopSeconds" }}
 {{- range $name, $instead := $own }}
 {{- if hasKey $.Values.settings (printf "PALIMPSEST_%s" $name) }}
 {{- fail (printf "settings.PALIMPSEST_%s: the chart sets it itself%s" $name (ternary (printf "; see %s" $instead) "" (ne $instead ""))) }}
