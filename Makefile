@@ -67,6 +67,7 @@ CLIENT_STAMPS := .cache/frameworks/.installed
 CLIENT_STAMPS += $(if $(GO),.cache/clients/go-driver .cache/go/protoc-gen-go)
 CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/connectconformance)
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json tests/clients/mcp/node_modules/.package-lock.json)
+CLIENT_STAMPS += $(if $(shell command -v npm),.cache/clients/typescript)
 CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
 CLIENT_STAMPS += .cache/schemathesis/.installed
 
@@ -113,6 +114,12 @@ MAVEN_REPOSITORY ?= $(HOME)/.m2/repository
 tests/clients/mcp/node_modules/.package-lock.json: tests/clients/mcp/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix $(<D)
 	@touch $@
+
+# The TypeScript client with its driver: packages, the code of the proto, types.
+.cache/clients/typescript: clients/typescript/package-lock.json $(wildcard clients/typescript/*.json clients/typescript/*.yaml clients/typescript/*/*.ts) $(PROTOS)
+	npm ci --silent --no-audit --no-fund --prefix clients/typescript
+	cd clients/typescript && PATH="$(CURDIR)/$(BIN):$$PATH" npm run --silent build
+	@mkdir -p $(@D) && touch $@
 
 tests/typescript/node_modules/.package-lock.json: tests/typescript/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript

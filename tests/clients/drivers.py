@@ -69,6 +69,20 @@ CLIENTS = (
         needs=("java", "mvn"),
         built="clients/java/sdk/target/lib",
     ),
+    Client(
+        name="typescript",
+        title="TypeScript",
+        command=("node", "clients/typescript/dist/conformance/driver.js"),
+        needs=("node", "npm"),
+        built="clients/typescript/dist/conformance/driver.js",
+    ),
+    Client(
+        name="browser",
+        title="TypeScript in browsers",
+        command=("node", "clients/typescript/dist/conformance/driver.js", "browser"),
+        needs=("node", "npm"),
+        built="clients/typescript/dist/conformance/driver.js",
+    ),
 )
 
 

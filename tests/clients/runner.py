@@ -142,6 +142,8 @@ class Run:
             )
             self._drivers[name] = driver
             connected = await driver.call("connect", {})
+            if "unsupported" in connected:
+                raise Unsupported(connected["unsupported"])
             assert "result" in connected, f"it does not connect: {connected}"
         return self._drivers[name]
 
