@@ -204,7 +204,7 @@ def test_what_it_says_of_itself(image: Image) -> None:
     assert "PALIMPSEST_RUN_DIR=/run/palimpsest" in config["Env"]
     labels = config["Labels"]
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert set(config["ExposedPorts"]) == {"50051/tcp", "9464/tcp", "9465/tcp"}
+    assert set(config["ExposedPorts"]) == {"50051/tcp", "50080/tcp", "9464/tcp", "9465/tcp"}
     assert re.fullmatch(r"[0-9a-f]{40}", labels["org.opencontainers.image.revision"])
     assert labels["org.opencontainers.image.title"] == "Palimpsest"
 
