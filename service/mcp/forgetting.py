@@ -1,10 +1,10 @@
 """Removes what a user asks to forget: lists it first, and only within the scope."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from palimpsest import Chunk, Forgotten, NotFound, PositionRange
+from palimpsest import Chunk, ChunkFilterOptions, Forgotten, NotFound, PositionRange
 from service.mcp.rendering import (
     DATA,
     MAX_SOURCE_CHARACTERS,
@@ -63,23 +63,24 @@ def _check(text: str, positions: list[int]) -> None:
 
 async def _matching(scope: ToolScope, text: str, positions: list[int]) -> list[Chunk]:
     """Returns the chunks of the scope that are meant. Raises WrongArguments for too many."""
+    ranges: Sequence[PositionRange]
     if text:
-        listed = await scope.session.forget(text=text, dry_run=True, keep_out=False)
-        ranges = listed.positions
-        if listed.chunks > MAX_FORGOTTEN:
-            raise WrongArguments(
-                f"{counted(listed.chunks, 'chunk')} match ({ranges_text(ranges[:10])} …), and one"
-                f" call removes at most {MAX_FORGOTTEN}: send a longer text, or positions"
-            )
+        ranges = (await scope.session.forget(text=text, dry_run=True, keep_out=False)).positions
     else:
-        ranges = tuple(PositionRange(first=one, last=one) for one in sorted(set(positions)))
+        ranges = [PositionRange(first=one, last=one) for one in sorted(set(positions))]
+    within: ChunkFilterOptions = {"threads": [scope.thread]} if scope.thread else {}
     found: list[Chunk] = []
     for one in ranges:
-        found += [
-            chunk
-            async for chunk in scope.session.chunks(from_position=one.first, to_position=one.last)
-        ]
-    return [one for one in found if scope.thread in ("", one.thread)]
+        async for chunk in scope.session.chunks(
+            from_position=one.first, to_position=one.last, **within
+        ):
+            found.append(chunk)
+            if len(found) > MAX_FORGOTTEN:
+                raise WrongArguments(
+                    f"more than {MAX_FORGOTTEN} chunks match, and one call removes at most"
+                    f" {MAX_FORGOTTEN}: send a longer text, or positions"
+                )
+    return found
 
 
 def _said(done: Forgotten) -> str:
