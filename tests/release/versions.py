@@ -9,13 +9,17 @@ _PROTO = r'"palimpsest-proto==(.+)"'
 _SERVER = r'"palimpsest-server==(.+)"'
 _EVALUATION = r'"palimpsest-evaluation==(.+)"'
 _VERSION = r'^version = "(.+)"$'
+_PARENT = r"<artifactId>palimpsest-parent</artifactId>\s+<version>(.+)</version>"
 #: The files, and the expressions whose group is the version.
 PLACES = {
     "pyproject.toml": (_VERSION, _PROTO, _SDK, _EVALUATION),
     "clients/python/pyproject.toml": (_VERSION, _PROTO),
     "proto/pyproject.toml": (_VERSION,),
     "evaluation/pyproject.toml": (_VERSION, _SERVER),
-    "clients/java/pom.xml": (r"<revision>(.+)</revision>",),
+    "clients/java/pom.xml": (_PARENT,),
+    "clients/java/proto/pom.xml": (_PARENT,),
+    "clients/java/sdk/pom.xml": (_PARENT,),
+    "clients/java/README.md": (r"<version>(.+)</version>",),
     "deploy/chart/palimpsest/Chart.yaml": (r"^version: (.+)$", r'^appVersion: "(.+)"$'),
 }
 #: The image, wherever it is named below deploy/.
