@@ -56,7 +56,7 @@ const calls: Record<string, (args: Args) => Promise<unknown>> = {
     client = undefined;
     if (IS_BROWSER) {
       if (options["caFile"] ?? process.env["PALIMPSEST_CA_FILE"]) return { unsupported: "a browser trusts the roots that its user has" };
-      client = connectBrowser(target ?? process.env["PALIMPSEST_HTTP_URL"], options);
+      client = connectBrowser(target?.replace(/^grpc/, "http") ?? process.env["PALIMPSEST_HTTP_URL"], options);
     } else client = palimpsest.connect(target ?? process.env["PALIMPSEST_URL"], options);
     return { sdk: "typescript", version: "0.1.0" };
   },
