@@ -7,7 +7,7 @@ scripts; `write` writes the page anew. A client that was not run keeps its colum
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,15 +69,19 @@ def read_column(page: str, client: str) -> dict[str, str]:
 
 
 def notes(results: Results, page: str) -> Iterable[str]:
-    """Yields what clients do not support, and why."""
+    """Yields why clients leave scripts out, and how many of each feature."""
     for client in CLIENTS:
         if client.name not in results:
             begins = f"- {client.title}: "
             yield from (one for one in part(page).splitlines() if one.startswith(begins))
             continue
+        causes = defaultdict[str, Counter[str]](Counter)
         for one in results[client.name]:
             if one.get("unsupported"):
-                yield f"- {client.title}: {one['script']}: {one['unsupported']}."
+                causes[one["unsupported"]][one["feature"].replace("_", " ")] += 1
+        for cause, counts in sorted(causes.items()):
+            scripts = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+            yield f"- {client.title}: {cause}: {scripts}."
 
 
 def part(page: str) -> str:
