@@ -29,11 +29,21 @@ async def run(*arguments: str, address: str) -> tuple[int | None, str]:
     return process.returncode, output
 
 
-async def test_the_program_of_the_readme(services: Services) -> None:
-    program = (FOLDER / "README.md").read_text().partition("```ts\n")[2].partition("```")[0]
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        ("clients/typescript/README.md", ["allergic to peanuts"]),
+        ("docs/guides/clients.md", ["allergic to peanuts", "SESSION_NOT_FOUND"]),
+    ],
+)
+async def test_the_program_of_a_page_prints(
+    services: Services, page: str, wanted: list[str]
+) -> None:
+    program = (ROOT / page).read_text().partition("```ts\n")[2].partition("```")[0]
     async with services.of_kind("open") as service:
         code, output = await run("--input-type=module", "--eval", program, address=service.direct)
-    assert (code, "allergic to peanuts" in output) == (0, True), output
+    assert code == 0, output
+    assert [one for one in wanted if one not in output] == []
 
 
 async def test_its_own_tests_pass(services: Services) -> None:
