@@ -42,6 +42,15 @@ def doctor(
             metavar="ADDR",
         ),
     ] = None,
+    http_url: Annotated[
+        str | None,
+        typer.Option(
+            "--http-url",
+            envvar="PALIMPSEST_HTTP_URL",
+            help="URL of the API over HTTP to check; default: that of PALIMPSEST_HTTP_LISTEN.",
+            metavar="URL",
+        ),
+    ] = None,
     tenant: TenantName = None,
     data_dir: DataDir = None,
     settings_path: SettingsPath = None,
@@ -52,11 +61,14 @@ def doctor(
     nothing, calls no model, and needs no more rights than they do. Checks all tenants unless
     --tenant names one. Exit code 1 when anything is bad.
     """
+    from service.cli.doctor_http import check_http
+
     found = find_deployment(data_dir)
     if (said := read_settings()[1].warning()) is not None:
         _show(said, as_json=as_json)
     is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
-    for one in _disks(data_dir):
+    over_http = asyncio.run(check_http(http_url or None, found.config))
+    for one in (*over_http, *_disks(data_dir)):
         _show(one, as_json=as_json)
         is_bad = is_bad or one.level is Severity.BAD
     if is_bad:

@@ -272,6 +272,8 @@ class Stack:
     def _tell(self) -> None:
         """Writes for other commands what runs here, until it is stopped."""
         overrides = {**self._settings, "PALIMPSEST_LISTEN": self.address}
+        if self.url:
+            overrides["PALIMPSEST_HTTP_LISTEN"] = self.url.partition("//")[2]
         place = None if self._valkey is None else self._valkey.place
         said = running.told(self.data_dir, self._config, overrides, redis_place=place)
         self._held.enter_context(said)

@@ -76,6 +76,8 @@ def test_doctor_and_verify_find_what_runs(folder: Path, model: FakeModel) -> Non
         assert looked.returncode == 0, looked.stdout + looked.stderr
         assert "Valkey" in found["redis"]["said"] or "Redis" in found["redis"]["said"]
         assert found["api"]["said"] == f"{address} serves"
+        at = up.said[1].removeprefix("Over HTTP: ")
+        assert found["http"]["said"] == f"{at} serves, with the methods of this release"
         assert f"process {up.pid}" in looked.stdout
         assert any("openai/fake" in one for one in looked.stdout.splitlines())
         assert model.url in found["model"]["said"]
