@@ -111,6 +111,7 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "CreateTenant": {"tenant": {"id": "$tenant"}},
     "UpdateTenant": {"tenant": {"id": "$tenant"}, MASK: "displayName"},
     "UpdateQuota": {"quota": {"tenant": "$tenant", "sessions": "5"}, MASK: "sessions"},
+    "AllowText": {"session": "$session", "id": "$kept_out"},
     "CreateApiKey": {"tenant": "$tenant", "apiKey": {"scopes": ["SCOPE_READ"]}},
     "RotateApiKey": {"tenant": "", "apiKey": "$api_key"},
     "RevokeApiKey": {"tenant": "", "apiKey": "$api_key"},

@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.text_format import MessageToString
 
 import palimpsest
-from palimpsest import Session
+from palimpsest import Client, Session
 from palimpsest.v1 import access_service_pb2
 from service.domain.values.tenancy import memory_id, session_key
 from service.rpc import tree_service
@@ -100,6 +100,7 @@ def never_existed() -> Ids:
             "at_least": "A" * 54,
             "etag": "etag-x",
             "erasure": str(other),
+            "kept_out": other.hex,
         }
     )
 
@@ -113,12 +114,20 @@ async def populated(address: str, key: str, tenant: str, name: str) -> Ids:
             await client.create_session(gone)
             await client.delete_session(gone)
         ids = Ids(never_existed().values | {"session": session.id, "tenant": tenant})
+        await keep_out(client, session, ids, name)
         await fill(session, ids, name)
         made = await client.access.create_key(["read"])
         await client.set_budget("total", limit_tokens=10**12)
         ids.values |= {"api_key": made.info.id, "thread": f"thread-{name}"}
         ids.values["source"] = f"source-{name}"
     return ids
+
+
+async def keep_out(client: Client, session: Session, ids: Ids, name: str) -> None:
+    """Keeps a text out that no chunk has: the log stays as it is."""
+    await session.forget(text=f"{name} has the code 4711.")
+    kept = [one async for one in client.access.kept_out_texts(session.id)]
+    ids.values["kept_out"] = kept[0].id
 
 
 async def fill(session: Session, ids: Ids, name: str) -> None:
