@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from service.domain.access.merging import MergedRule
 from service.domain.access.trust import SourceRule, Trust
 from storage.engine.database import Transaction
 
@@ -162,6 +163,10 @@ ORDER BY session_key <> %(session)s, source COLLATE "C"
 """
 
 
+#: The level before of a source that had no rule when it was quarantined.
+NONE = "none"
+
+
 async def list_rules(tx: Transaction, session_key: UUID | None) -> Sequence[SourceRule]:
     """Returns the rules of a session, then those of the tenant; of None the latter alone."""
     values = {"session": session_key or tx.tenant_id, "tenant": tx.tenant_id}
@@ -172,6 +177,7 @@ async def list_rules(tx: Transaction, session_key: UUID | None) -> Sequence[Sour
             is_tenant_wide=row.session_key == tx.tenant_id,
             is_quarantined=row.trust_before is not None,
             updated_at=row.updated_at,
+            trust_before=Trust(row.trust_before) if row.trust_before not in (None, NONE) else None,
         )
         for row in await tx.fetch(_LIST, values)
     ]
@@ -270,3 +276,27 @@ async def release(tx: Transaction, session_key: UUID, source: str) -> tuple[date
         return None
     ((level,),) = await tx.fetch(_LEVEL, values)
     return rows[0][0], Trust(level)
+
+
+_CLEAR = "DELETE FROM source_trust WHERE session_key = %(key)s"
+# A time in the future would make what comes until then older than the rule.
+_WRITE = """
+INSERT INTO source_trust (session_key, tenant_id, source, trust, trust_before, updated_at)
+SELECT %(key)s, %(tenant)s, r.source, r.trust, r.before, least(r.updated_at, clock_timestamp())
+FROM unnest(%(sources)s::text[], %(levels)s::text[], %(before)s::text[],
+    %(updated)s::timestamptz[]) AS r (source, trust, before, updated_at)
+"""
+
+
+async def replace_rules(tx: Transaction, session_key: UUID, rules: Sequence[MergedRule]) -> None:
+    """Writes all rules of a session that no step has read yet."""
+    values = {
+        "key": session_key,
+        "tenant": tx.tenant_id,
+        "sources": [one.source for one in rules],
+        "levels": [one.trust.value for one in rules],
+        "before": [(one.trust_before or NONE) if one.is_quarantined else None for one in rules],
+        "updated": [one.updated_at for one in rules],
+    }
+    await tx.execute(_CLEAR, values)
+    await tx.execute(_WRITE, values)

@@ -14,6 +14,7 @@ from uuid import UUID
 from service.domain.operations.transfer import records
 from service.domain.operations.transfer.records import FIGURES, RecordKind
 from service.domain.values.tenancy import memory_id
+from storage.access.source_trust import matches
 from storage.engine.database import Row, Transaction, first
 
 
@@ -56,6 +57,7 @@ class ExportCut:
         """Returns the values that the queries of this module share."""
         values: dict[str, Any] = {
             "session": self.session_key,
+            "export": self.export_id,
             "head": self.head,
             "created": self.created_at,
             "pending": list(self.pending),
@@ -68,7 +70,12 @@ class ExportCut:
         return values
 
 
-_BEGIN = """
+# Those of the tenant only for sources of the session, and where no rule of the session comes first.
+_BEGIN = f"""
+WITH occurring AS MATERIALIZED (
+    SELECT DISTINCT coalesce(c.source, '') AS source FROM chunk c
+    WHERE c.session_key = %(session)s
+)
 INSERT INTO session_export (session_key, export_id, tenant_id, head, cut)
 SELECT session_key, %(export)s::uuid, tenant_id, head, jsonb_build_object(
     'incarnation', incarnation,
@@ -82,14 +89,22 @@ SELECT session_key, %(export)s::uuid, tenant_id, head, jsonb_build_object(
         FROM memory m WHERE m.session_key = s.session_key), '[]'),
     'thinned', coalesce((
         SELECT jsonb_object_agg(name, thinned_revision) FROM memory m
-        WHERE m.session_key = s.session_key AND m.thinned_revision > 0), '{}'),
+        WHERE m.session_key = s.session_key AND m.thinned_revision > 0), '{{}}'),
+    'source_rules', coalesce((
+        SELECT jsonb_agg(jsonb_build_object('source', t.source, 'trust', t.trust,
+            'trust_before', t.trust_before, 'updated_at', t.updated_at))
+        FROM source_trust t
+        WHERE t.session_key = s.session_key OR (t.session_key = s.tenant_id
+            AND NOT EXISTS (SELECT FROM source_trust o WHERE o.session_key = s.session_key
+                AND {matches("o.source", "t.source")})
+            AND EXISTS (SELECT FROM occurring c WHERE {matches("t.source", "c.source")}))), '[]'),
     'pending', coalesce((
         SELECT jsonb_agg(answer_id) FROM answer a
         WHERE a.session_key = s.session_key AND a.status = 'pending'), '[]'))
 FROM session s WHERE session_key = %(session)s AND deleted_at IS NULL
 FOR KEY SHARE OF s
 RETURNING export_id, session_key, head, cut, created_at
-"""
+"""  # noqa: S608 - all of it is ours
 _FIND = """
 SELECT export_id, session_key, head, cut, created_at FROM session_export
 WHERE session_key = %(session)s AND export_id = %(export)s
@@ -257,6 +272,14 @@ _USAGE = f"""(
             FROM imported_usage WHERE session_key = %(session)s) AS both_sums
     GROUP BY session_key, owner_id, day, purpose, model, residual, failed)"""  # noqa: S608 - ours
 
+# As they were at the cut: what a later quarantine undoes is in the export.
+_RULES = """(
+    SELECT e.session_key, r.* FROM session_export e, jsonb_to_recordset(e.cut -> 'source_rules')
+        AS r (source text, trust text, trust_before text, updated_at timestamptz)
+    WHERE e.session_key = %(session)s AND e.export_id = %(export)s)"""
+#: What is read from elsewhere than its table.
+_TABLES = {"usage": _USAGE, "source_rule": _RULES}
+
 
 def _columns(kind: RecordKind) -> str:
     sources = _SOURCES.get(kind.name, {})
@@ -269,7 +292,7 @@ def _columns(kind: RecordKind) -> str:
 
 
 def _statement(kind: RecordKind, *, is_later: bool) -> str:
-    table = _USAGE if kind is records.USAGE else kind.table
+    table = _TABLES.get(kind.name, kind.table)
     conditions = ["t.session_key = %(session)s"]
     if kind.of_memory:
         conditions.append("t.memory_id = %(memory)s")

@@ -49,3 +49,5 @@ class SourceRule:
     #: It was quarantined: what was derived from it is undone. Then it is BLOCKED.
     is_quarantined: bool = False
     updated_at: datetime | None = None
+    #: Its level before it was quarantined; None: it had no rule, or is not quarantined.
+    trust_before: Trust | None = None

@@ -8,18 +8,26 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from service.domain.access.merging import merge_rules
+from service.domain.access.trust import ANY_END, Trust
 from service.domain.log.chunks import Chunk
 from service.domain.operations import retention
 from service.domain.operations.transfer import records
 from service.domain.operations.transfer.blocks import Block, FileInvalid, values_of
 from service.domain.operations.transfer.records import RecordKind
 from service.domain.tree.spec import TreeSpec
+from service.domain.values.errors import Exhausted
 from service.domain.values.memory_specs import DefaultMemory, MemorySpec, MemoryStatus
+from service.domain.values.reasons import Reason
 from service.usecases.log.room import FindRoom, find_unlimited
+from storage.access import source_trust
+from storage.engine.database import Transaction
 from storage.operations import imports
 
 #: Pairs of metadata, and characters of a key and of a value: chunks.proto, session_service.proto.
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 1024
+#: Rules for sources in a file: of a session, and of its tenant.
+MAX_SOURCE_RULES = 2 * source_trust.MAX_RULES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +104,50 @@ def amounts_of(block: Block) -> ImportAmounts:
     return ImportAmounts(chunks=counts["chunk"], size_bytes=block.size_bytes)
 
 
+def check_kinds(counts: Mapping[str, int], line: int, version: int) -> None:
+    """Raises FileInvalid for records that the version of a file does not have, or too many."""
+    newer = [
+        one.name for one in records.KINDS.values() if counts.get(one.name) and one.since > version
+    ]
+    if newer:
+        raise FileInvalid(line, f"a file of version {version} has no records {newer[0]!r}")
+    if counts.get(records.SOURCE_RULE.name, 0) > MAX_SOURCE_RULES:
+        raise FileInvalid(line, f"a session has at most {MAX_SOURCE_RULES} rules for sources")
+
+
+def check_source_rule(number: int, row: Mapping[str, Any]) -> None:
+    """Raises FileInvalid for a rule that no call could set."""
+    source, level, before = row["source"], row["trust"], row["trust_before"]
+    levels = [one.value for one in Trust]
+    if ANY_END in source.removesuffix(ANY_END):
+        raise FileInvalid(number, "its source is none, and no beginning of several")
+    if level not in levels or before not in (None, source_trust.NONE, *levels):
+        raise FileInvalid(number, "its level of trust is none that this release knows")
+    if before is not None and level != Trust.BLOCKED:
+        raise FileInvalid(number, "a source that is quarantined is blocked")
+
+
+async def take_over_rules(tx: Transaction, key: UUID) -> int:
+    """Replaces the rules of a file by those that raise no source above the tenant's own.
+
+    Returns how many there are. Raises Exhausted (too many rules).
+    """
+    found = await source_trust.list_rules(tx, key)
+    own = [one for one in found if not one.is_tenant_wide]
+    if not own:
+        return 0
+    merged = merge_rules(own, [one for one in found if one.is_tenant_wide])
+    if len(merged) > source_trust.MAX_RULES:
+        raise Exhausted(
+            Reason.TOO_MANY_SOURCE_RULES,
+            f"with the rules of the tenant the session has {len(merged)} rules for sources, and at"
+            f" most {source_trust.MAX_RULES}: remove some where it is, and export it again",
+            {"limit": source_trust.MAX_RULES},
+        )
+    await source_trust.replace_rules(tx, key, merged)
+    return len(merged)
+
+
 def check_session(number: int, row: Mapping[str, Any]) -> None:
     """Raises FileInvalid for a session that no call could create."""
     if row["default_memory"] not in [one.value for one in DefaultMemory]:
@@ -121,6 +173,14 @@ def checked_chunk(number: int, row: Mapping[str, Any], max_bytes: int) -> Chunk:
     if chunk.content_bytes() > max_bytes:
         raise FileInvalid(number, f"the chunk is larger than {max_bytes:,} bytes")
     return chunk
+
+
+def check_row(kind: RecordKind, number: int, row: Mapping[str, Any]) -> None:
+    """Raises FileInvalid for a row of a kind that has a check of its own."""
+    if kind is records.ANSWER:
+        check_answer(number, row)
+    elif kind is records.SOURCE_RULE:
+        check_source_rule(number, row)
 
 
 def check_answer(number: int, row: Mapping[str, Any]) -> None:

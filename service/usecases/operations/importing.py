@@ -11,12 +11,7 @@ from uuid import UUID
 from service.domain.access.audit import AuditAction, AuditEntry
 from service.domain.memories.specs import spec_from_json
 from service.domain.operations.transfer import records
-from service.domain.operations.transfer.blocks import (
-    Block,
-    BlockReader,
-    FileInvalid,
-    Header,
-)
+from service.domain.operations.transfer.blocks import Block, BlockReader, FileInvalid, Header
 from service.domain.operations.transfer.records import RecordKind
 from service.domain.prism.spec import PrismSpec
 from service.domain.tree.nodes import TextOffset
@@ -39,11 +34,13 @@ from service.usecases.operations.import_rules import (
     ImportRules,
     RecordRun,
     amounts_of,
-    check_answer,
     check_cursor,
+    check_kinds,
+    check_row,
     check_session,
     checked_chunk,
     runs_of,
+    take_over_rules,
 )
 from service.usecases.operations.verify import verify_memory
 from service.usecases.tree.kind import LeafTexts
@@ -128,7 +125,7 @@ class Importer:
             )
         return ImportRun(
             *(self._database, self._kinds, self._limits, self._rules, later),
-            *(tenant_id, session, stored),
+            *(tenant_id, session, stored, header.version),
         )
 
     async def _begin(self, tx: Transaction, key: UUID, name: str, header: Header) -> None:
@@ -168,6 +165,7 @@ class ImportRun:
         tenant_id: UUID,
         name: str,
         stored: StoredImport,
+        version: int,
     ) -> None:
         self._database = database
         self._kinds = kinds
@@ -178,6 +176,7 @@ class ImportRun:
         self.name = name
         self._key = session_key(tenant_id, name)
         self._stored = stored
+        self._version = version
         self._reader = BlockReader(
             digest=stored.digest,
             line=stored.line,
@@ -214,11 +213,15 @@ class ImportRun:
 
     def _check_counts(self) -> None:
         """Raises InvalidInput for more than the header promises, before it is written."""
-        promised = {"session": 1, "chunk": self._stored.head, "memory": self._stored.memories}
-        for name, count in promised.items():
-            if self._reader.counts[name] > count:
-                said = f"the header promises {count:,} of {name!r}, and there are more"
-                raise _invalid(FileInvalid(self._reader.line, said))
+        try:
+            check_kinds(self._reader.counts, self._reader.line, self._version)
+            promised = {"session": 1, "chunk": self._stored.head, "memory": self._stored.memories}
+            for name, count in promised.items():
+                if self._reader.counts[name] > count:
+                    said = f"the header promises {count:,} of {name!r}, and there are more"
+                    raise FileInvalid(self._reader.line, said)
+        except FileInvalid as error:
+            raise _invalid(error) from error
 
     def end(self) -> None:
         """Raises InvalidInput unless the file was complete."""
@@ -281,9 +284,8 @@ class ImportRun:
         elif kind is records.CHUNK:
             await self._add_chunks(tx, run)
         else:
-            if kind is records.ANSWER:
-                for number, row in run.numbered():
-                    check_answer(number, row)
+            for number, row in run.numbered():
+                check_row(kind, number, row)
             if kind is records.NODE:
                 await self._add_nodes(tx, run)
                 return
@@ -391,6 +393,7 @@ class ImportRun:
             await self._advance(tx, before)
             # What was erased while it was sent counts as well.
             redactions = await self._later.read(tx)
+            rules = await take_over_rules(tx, self._key)
             await imports.show(tx, self._key, self._reader.line)
             await self._later.redact(tx, self._key, redactions)
             shown = await sessions.get(tx, self._key)
@@ -398,7 +401,7 @@ class ImportRun:
                 action=AuditAction.SESSION_IMPORT,
                 session=self.name,
                 target=str(stored.export_id),
-                details={"head": stored.head},
+                details={"head": stored.head, "source_rules": rules},
             )
             await audit.record(tx, entry)
         assert shown is not None, "it was made visible in this transaction"

@@ -14,6 +14,7 @@ import pytest
 from service.app.kinds import use_cases
 from service.domain.access.quotas import QuotaName
 from service.domain.operations.transfer.blocks import BlockWriter, ExportPlace, Header, line_of
+from service.domain.operations.transfer.records import VERSION
 from service.domain.state.spec import StateSpec
 from service.domain.tree.nodes import TextOffset
 from service.domain.tree.spec import TreeSpec
@@ -27,7 +28,7 @@ from service.settings.config import Config, Limits
 from service.usecases.access import quotas as quotas_usecase
 from service.usecases.access.quotas import QuotaGuard
 from service.usecases.access.rate_limits import RateLimits
-from service.usecases.operations.import_rules import ImportRules
+from service.usecases.operations.import_rules import MAX_SOURCE_RULES, ImportRules
 from service.usecases.operations.importing import Importer
 from service.usecases.tree.kind import LeafTexts
 from storage.access import quotas
@@ -79,10 +80,12 @@ async def send(
     head: int = 1,
     memories: int = 0,
     rules: ImportRules | None = None,
+    version: int = VERSION,
 ) -> None:
     """Imports blocks of records, without an end."""
     at = datetime.now(UTC)
     header = Header(session="s", export_id=uuid4(), exported_at=at, head=head, memories=memories)
+    header = replace(header, version=version)
     importer = Importer(database, use_cases(), Limits(), rules)
     run = await importer.open(DEFAULT_TENANT, header.to_line(), "copy")
     writer = BlockWriter()
@@ -123,6 +126,42 @@ async def test_metadata_has_the_limits_of_the_api(
 
 async def test_a_pending_answer_is_refused(database: Database) -> None:
     await refused(database, SESSION, answer(status="pending"), said="line 3: the answer is pending")
+
+
+def rule(source: str = "web", **fields: Any) -> Record:
+    own = {"source": source, "trust": "blocked", "updated_at": AT}
+    return {"record": "source_rule", **own, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"trust": "revered"}, "its level of trust is none"),
+        ({"trust_before": "other"}, "its level of trust is none"),
+        ({"trust": "trusted", "trust_before": "none"}, "quarantined is blocked"),
+        ({"source": "w*b"}, "its source is none"),
+        ({"source": "a/b"}, "it is no id"),
+        ({"source": "w" * 257}, "it is no id"),
+        ({"session_key": str(uuid4())}, "has no field 'session_key'"),
+    ],
+)
+async def test_a_rule_that_no_call_could_set_is_refused(
+    database: Database, fields: Record, said: str
+) -> None:
+    await refused(database, SESSION, rule(**fields), said=f"line 3: .*{said}")
+
+
+async def test_each_rule_is_for_another_source(database: Database) -> None:
+    await refused(database, SESSION, rule(), rule(), said="source_trust_pkey")
+
+
+async def test_rules_are_bounded(database: Database) -> None:
+    many = [rule(f"s{number}") for number in range(MAX_SOURCE_RULES + 1)]
+    await refused(database, SESSION, *many, said=f"at most {MAX_SOURCE_RULES} rules")
+
+
+async def test_a_file_of_version_1_has_no_rules(database: Database) -> None:
+    await refused(database, SESSION, rule(), said="version 1 has no records", version=1)
 
 
 class Quotas(RateLimits):

@@ -424,7 +424,7 @@ def test_accidents_are_found_and_nothing_is_visible(place: Place, seed: int) -> 
         (b"no JSON\n", "no JSON"),
         (b"[]\n", "no JSON object"),
         (b'{"format":"other"}\n', "--from"),
-        (b'{"format":"palimpsest-session","version":2}\n', "a newer one"),
+        (b'{"format":"palimpsest-session","version":3}\n', "a newer one"),
         (b'{"format":"palimpsest-session","version":true}\n', "no version"),
         (b'{"format":"palimpsest-session","version":1}\n', "checksum"),
         (b"[" * 16_000 + b"\n", "too deeply"),

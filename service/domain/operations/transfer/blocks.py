@@ -76,13 +76,15 @@ class Header:
     head: int
     #: How many memories it has.
     memories: int
+    #: The version of the format.
+    version: int = VERSION
 
     def to_line(self) -> bytes:
         """Returns the line."""
         value = {
             RECORD: HEADER,
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "session": self.session,
             "export_id": str(self.export_id),
             "exported_at": self.exported_at.isoformat(),
@@ -116,6 +118,7 @@ class Header:
                 exported_at=moment_of(value["exported_at"]),
                 head=_count(value["head"]),
                 memories=_count(value["memories"]),
+                version=version,
             )
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise FileInvalid(1, "its header is incomplete") from error

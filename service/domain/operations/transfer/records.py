@@ -16,7 +16,7 @@ from service.domain.values.json_values import check_text, checked
 
 #: The format, and the version that this release writes. It reads versions up to this one.
 FORMAT = "palimpsest-session"
-VERSION = 1
+VERSION = 2
 
 #: Values within one JSON field.
 MAX_NODES = 200_000
@@ -135,6 +135,8 @@ class RecordKind:
     of_memory: bool = False
     #: Rows that are read at once.
     page: int = 500
+    #: The first version of the format that has it.
+    since: int = 1
 
     def field(self, name: str) -> RecordField:
         """Returns the field of that name."""
@@ -201,6 +203,20 @@ SESSION = RecordKind(
         RecordField(name="expired_position", type="bigint", default=0),
     ),
     keys=(),
+)
+#: Of the session and of its tenant, as rules of the session.
+SOURCE_RULE = RecordKind(
+    name="source_rule",
+    table="source_trust",
+    fields=(
+        _id("source", is_required=True),
+        *_need("trust", "text"),
+        # Of a quarantine: the level before it, or `none`.
+        _text("trust_before", None),
+        *_need("updated_at", "timestamptz"),
+    ),
+    keys=("source",),
+    since=2,
 )
 PRODUCER = RecordKind(
     name="producer",
@@ -492,7 +508,7 @@ USAGE = RecordKind(
 )
 
 #: In the order of an export. Those that belong to a memory are repeated for each.
-BEFORE_MEMORIES = (SESSION, PRODUCER, CHUNK, REQUEST, REDACTION)
+BEFORE_MEMORIES = (SESSION, SOURCE_RULE, PRODUCER, CHUNK, REQUEST, REDACTION)
 PER_MEMORY: tuple[RecordKind, ...] = (
     MEMORY,
     REVISION,
