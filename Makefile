@@ -69,6 +69,7 @@ CLIENT_STAMPS += $(if $(GO),.cache/connect/protoc-gen-connect-go .cache/connect/
 CLIENT_STAMPS += $(if $(shell command -v npm),tests/typescript/node_modules/.package-lock.json tests/clients/mcp/node_modules/.package-lock.json)
 CLIENT_STAMPS += $(if $(shell command -v npm),.cache/clients/typescript)
 CLIENT_STAMPS += $(if $(and $(shell command -v java),$(shell command -v mvn)),.cache/clients/java)
+CLIENT_STAMPS += $(if $(shell command -v cargo),.cache/clients/rust/target/debug/program)
 CLIENT_STAMPS += .cache/schemathesis/.installed
 
 .cache/clients/go-driver: clients/go/go.sum $(wildcard clients/go/*.go clients/go/*/*.go)
@@ -98,6 +99,14 @@ MAVEN_REPOSITORY ?= $(HOME)/.m2/repository
 .cache/connect/protoc-gen-connect-go: tests/clients/connect/go/go.mod tests/clients/connect/go/go.sum
 	cd $(<D) && GOBIN=$(CURDIR)/$(@D) $(GO) install -mod=readonly tool
 	cd $(<D) && $(GO) mod download
+	@touch $@
+
+# The Rust program of the guide, by the commands of the guide.
+.cache/clients/rust/target/debug/program: $(addprefix tests/clients/rust/,Cargo.toml Cargo.lock build.rs src/main.rs) $(PROTOS) | setup
+	@mkdir -p .cache/clients/rust
+	cp -R tests/clients/rust/. .cache/clients/rust
+	$(BIN)/buf build -o .cache/clients/rust/api.binpb
+	cd .cache/clients/rust && cargo build --locked --quiet
 	@touch $@
 
 # The Connect protocol's own suite.
