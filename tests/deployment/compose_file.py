@@ -161,26 +161,24 @@ class Deployment:
     def _addresses(self) -> Iterator[str]:
         services, proxy = self.services, self.text("haproxy.cfg")
         api = services["api"]
-        listens, metrics = api.port("PALIMPSEST_LISTEN"), api.port("PALIMPSEST_METRICS_LISTEN")
-        if f" api:{listens} " not in proxy:
-            yield f"haproxy.cfg does not lead to api:{listens}"
-        if "ssl ca-file /run/secrets/ca.pem verify required verifyhost localhost " not in proxy:
-            yield "haproxy.cfg does not check the API's certificate"
+        metrics = api.port("PALIMPSEST_METRICS_LISTEN")
+        published = [one["target"] for one in services["proxy"].raw["ports"]]
+        for variable, protocols, port in zip(
+            ("PALIMPSEST_LISTEN", "PALIMPSEST_HTTP_LISTEN"),
+            ("h2", "h2,http/1.1"),
+            published,
+            strict=True,
+        ):
+            yield from _proxied(proxy, api, api.port(variable), metrics)
+            bind = f"    bind :{port} ssl crt /run/secrets/api.pem alpn {protocols} "
+            if not any(line.startswith(bind) for line in proxy.splitlines()):
+                yield f"haproxy.cfg does not listen at port {port}"
         if api.environment.get("PALIMPSEST_TLS_CERTIFICATE_FILE") != "/run/secrets/api.pem":
             yield "the API is served without TLS"
         if api.environment.get("PALIMPSEST_AUTHENTICATION") != "required":
             yield "the API is served without keys"
         if "PALIMPSEST_INSECURE" in api.environment:
             yield "the API waives TLS and keys"
-        if f" port {metrics} " not in proxy:
-            yield f"haproxy.cfg does not look at port {metrics}"
-        bound = re.search(r"^    bind :(\d+) ssl crt /run/secrets/api.pem alpn h2 ", proxy, re.M)
-        published = services["proxy"].raw["ports"][0]["target"]
-        if bound is None or int(bound[1]) != published:
-            yield f"haproxy.cfg does not listen at port {published}"
-        slots = re.search(r"server-template \S+ (\d+) ", proxy)
-        if slots is None or int(slots[1]) < api.raw["deploy"]["replicas"]:
-            yield "haproxy.cfg has no room for all API servers"
         yield from self._scraped()
         receiver = yaml.safe_load(self.text("collector.yaml"))["receivers"]["otlp"]
         port = receiver["protocols"]["grpc"]["endpoint"].rpartition(":")[2]
@@ -257,6 +255,23 @@ def wrong_command(words: Sequence[str]) -> str:
         # Typer contains its errors, and does not document where.
         return str(getattr(error, "message", "") or error)
     return ""
+
+
+def _proxied(proxy: str, api: Service, port: int, metrics: int) -> Iterator[str]:
+    """Yields what is wrong with how the proxy reaches a port of the API servers."""
+    found = re.search(rf"server-template \S+ (\d+) api:{port} (.*)", proxy)
+    if found is None:
+        yield f"haproxy.cfg does not lead to api:{port}"
+        return
+    slots, options = int(found[1]), found[2]
+    if not options.startswith(
+        "ssl ca-file /run/secrets/ca.pem verify required verifyhost localhost "
+    ):
+        yield f"haproxy.cfg does not check the API's certificate at port {port}"
+    if f" port {metrics} " not in options:
+        yield f"haproxy.cfg does not look at port {metrics} for port {port}"
+    if slots < api.raw["deploy"]["replicas"]:
+        yield f"haproxy.cfg has no room for all API servers at port {port}"
 
 
 def _hardening(one: Service) -> Iterator[str]:

@@ -189,6 +189,12 @@ BROKEN = {
         "LISTEN: 0.0.0.0:50052",
         "does not lead to api:50052",
     ),
+    "HTTP elsewhere": (
+        "compose.yaml",
+        "HTTP_LISTEN: 0.0.0.0:50080",
+        "HTTP_LISTEN: 0.0.0.0:50081",
+        "does not lead to api:50081",
+    ),
     "metrics elsewhere": (
         "compose.yaml",
         "0.0.0.0:9465",
@@ -214,6 +220,18 @@ BROKEN = {
         "bind :50052",
         "does not listen at port 50051",
     ),
+    "the proxy without HTTP": (
+        "haproxy.cfg",
+        "alpn h2,http/1.1",
+        "alpn h2",
+        "does not listen at port 50080",
+    ),
+    "HTTP from other machines": (
+        "compose.yaml",
+        '"127.0.0.1:${HTTP',
+        '"${HTTP',
+        "port 50080 can be reached from other",
+    ),
     "an API without TLS": (
         "compose.yaml",
         "      PALIMPSEST_TLS_CERTIFICATE_FILE: /run/secrets/api.pem\n",
@@ -236,9 +254,14 @@ BROKEN = {
         "haproxy.cfg",
         "verify required",
         "verify none",
-        "does not check the API's certificate",
+        "does not check the API's certificate at port 50080",
     ),
-    "the proxy blind": ("haproxy.cfg", "port 9464", "port 9465", "does not look at port 9464"),
+    "the proxy blind": (
+        "haproxy.cfg",
+        "port 9464",
+        "port 9465",
+        "does not look at port 9464 for port 50080",
+    ),
     "a proxy too small": (
         "compose.yaml",
         "      replicas: 2\n",

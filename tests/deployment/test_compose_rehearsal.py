@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.error import URLError
 
 import grpc
+import httpx
 import psycopg
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
@@ -82,6 +84,7 @@ class Container:
                 **{
                     "/run/palimpsest": str(run_dir),
                     "0.0.0.0:50051": f"127.0.0.1:{free_port()}",
+                    "0.0.0.0:50080": f"127.0.0.1:{free_port()}",
                     "0.0.0.0:9464": f"127.0.0.1:{metrics}",
                     "0.0.0.0:9465": f"127.0.0.1:{metrics}",
                 },
@@ -203,24 +206,32 @@ def valkey(machine: Machine, port: int) -> Iterator[None]:
 
 
 @contextmanager
-def proxy(machine: Machine, servers: list[Container]) -> Iterator[tuple[str, str]]:
-    """HAProxy with the file of the deployment; where clients go, and where it says it is ready."""
-    calls, state = free_port(), free_port()
+def proxy(machine: Machine, servers: list[Container]) -> Iterator[tuple[str, str, str]]:
+    """Runs HAProxy with the file of the deployment.
+
+    Yields the address of gRPC, the URL over HTTP, and where it says that it is ready.
+    """
+    calls, http, state = free_port(), free_port(), free_port()
     text = machine.deployment.text("haproxy.cfg")
-    template = re.search(r"server-template api- \d+ api:50051 (.*) resolvers .*", text)
-    assert template is not None
-    lines = []
-    for number, one in enumerate(servers):
-        metrics = one.environment["PALIMPSEST_METRICS_LISTEN"].rpartition(":")[2]
-        options = template[1].replace("port 9464", f"port {metrics}")
-        lines.append(f"server api-{number} {one.environment['PALIMPSEST_LISTEN']} {options}")
-    text = text.replace(template[0], "\n    ".join(lines))
+    for port, variable in ((50051, "PALIMPSEST_LISTEN"), (50080, "PALIMPSEST_HTTP_LISTEN")):
+        template = re.search(rf"server-template \S+ \d+ api:{port} (.*) resolvers .*", text)
+        assert template is not None
+        lines = []
+        for number, one in enumerate(servers):
+            metrics = one.environment["PALIMPSEST_METRICS_LISTEN"].rpartition(":")[2]
+            options = template[1].replace("port 9464", f"port {metrics}")
+            lines.append(f"server api-{number} {one.environment[variable]} {options}")
+        text = text.replace(template[0], "\n    ".join(lines))
     text = machine.here(text.replace("bind :50051", f"bind 127.0.0.1:{calls}"))
+    text = text.replace("bind :50080", f"bind 127.0.0.1:{http}")
     file = machine.write("haproxy.cfg", text.replace("127.0.0.1:8405", f"127.0.0.1:{state}"))
     log = (machine.folder / "haproxy.log").open("w")
     running = subprocess.Popen([program("haproxy"), "-db", "-f", str(file)], stdout=log, stderr=log)
     try:
-        yield f"127.0.0.1:{calls}", f"http://127.0.0.1:{state}/ready"
+        yield (
+            *(f"127.0.0.1:{calls}", f"https://localhost:{http}"),
+            f"http://127.0.0.1:{state}/ready",
+        )
     finally:
         running.kill()
         running.wait()
@@ -255,6 +266,17 @@ async def as_clients(machine: Machine, address: str, key: str, texts: list[str])
         with pytest.raises(palimpsest.Unauthenticated):
             await client.create_session("s", exist_ok=True)
     return await append_and_ask(target, texts, token=key, ca_file=ca_file)
+
+
+def recall_over_http(machine: Machine, url: str, key: str) -> tuple[int, str]:
+    """Returns the status of a call without a key, and what one with it recalls."""
+    context = ssl.create_default_context(cafile=machine.here("/run/secrets/ca.pem"))
+    request = {"session": "s", "query": QUESTION, "max_tokens": 800}
+    method = f"{url}/palimpsest.v1.SessionService/Recall"
+    with httpx.Client(verify=context, timeout=60, trust_env=False) as client:
+        refused = client.post(method, json=request)
+        found = client.post(method, json=request, headers={"authorization": f"Bearer {key}"})
+    return refused.status_code, str(found.raise_for_status().json()["text"])
 
 
 def migrate(machine: Machine) -> str:
@@ -296,7 +318,7 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         servers = [start("api", number) for number in (1, 2)]
         for one in (executor, *workers, *servers):
             eventually(f"{one.service} is healthy", one.is_healthy)
-        address, ready = stack.enter_context(proxy(machine, servers))
+        address, over_http, ready = stack.enter_context(proxy(machine, servers))
         eventually("the proxy has a server", lambda: status(ready) == 200)
 
         scopes = [word for one in ("read", "append", "ask", "edit") for word in ("--scope", one)]
@@ -305,6 +327,9 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         texts = [f"The museum is closed on Mondays ({number})." for number in range(3)]
         position, answer = asyncio.run(as_clients(machine, address, key, texts))
         assert (position, answer) == (3, "On Mondays.")
+        refused, recalled = recall_over_http(machine, over_http, key.strip())
+        assert refused == 401
+        assert "closed on Mondays" in recalled
         calls = len(model.requests)
         assert calls >= 2
 
@@ -314,6 +339,7 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         position, answer = asyncio.run(as_clients(machine, address, key, texts))
         assert (position, answer) == (6, "On Mondays.")
         assert len(model.requests) > calls
+        assert recall_over_http(machine, over_http, key.strip())[0] == 401
 
         # The executor outlives all of them, and none has one of its own.
         assert executor.is_healthy()
