@@ -132,7 +132,7 @@ class Redactor:
                     # It was deleted meanwhile.
                     done = await self._redact(tenant_id, of_copy, request, copy=copy, upto=upto)
                     imports.append(_of_import(copy, done))
-        return await self._redact(tenant_id, wanted, request, imports=imports)
+        return await self._redact(tenant_id, wanted, request, imports=tuple(imports))
 
     async def _imports(self, tenant_id: UUID, session: str) -> Sequence[tuple[ImportedCopy, int]]:
         """Returns what was imported from a session, and up to where its positions agree.

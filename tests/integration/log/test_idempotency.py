@@ -154,6 +154,8 @@ async def requests_of_access(client: palimpsest.Client, name: str) -> list[Messa
     issued = await client.access.create_key(["read"])
     tenant = f"tenant-{uuid4().hex}"
     source: dict[str, Any] = {"session": name, "source": "web"}
+    await client.session(name).forget(text="nowhere")
+    kept_out = await anext(one.id async for one in client.access.kept_out_texts(name))
     return [
         access_service_pb2.CreateTenantRequest(tenant=access_service_pb2.Tenant(id=tenant)),
         access_service_pb2.UpdateTenantRequest(
@@ -169,6 +171,7 @@ async def requests_of_access(client: palimpsest.Client, name: str) -> list[Messa
         ),
         access_service_pb2.QuarantineSourceRequest(**source),
         access_service_pb2.ReleaseSourceRequest(**source),
+        access_service_pb2.AllowTextRequest(session=name, id=kept_out),
         access_service_pb2.RevokeApiKeyRequest(api_key=issued.info.id),
         access_service_pb2.DeleteTenantRequest(tenant=tenant),
     ]

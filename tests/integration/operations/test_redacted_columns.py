@@ -43,7 +43,7 @@ NAMES = {
     "api_key": {"key_id", "display_name", "scopes", "session_prefix", "created_by", "replaces"},
     "audit_event": {"principal", "action", "session", "memory", "target", "details"},
     "chunk": {"producer_id"},
-    "memory": {"name", "spec", "schema_source", "rebuilt_from"},
+    "memory": {"name", "spec", "schema_source", "rebuilt_from", "source_changes"},
     "operation": {"memory_name"},
     "producer": {"producer_id"},
     "redaction": {"principal", "reason"},
