@@ -99,6 +99,8 @@ def _namer(enum: Any, hint: Any) -> _Reader:
     is_enum = isinstance(hint, type) and issubclass(hint, Enum)
     names = {str(one): one for one in (hint if is_enum else get_args(hint))}
     other = next(names[one] for one in ("unknown", "", *names) if one in names)
+    # What is trusted, which nearly all is, has no field.
+    names["unspecified"] = names.get("unspecified", names.get("trusted", other))
     return lambda number: names.get(known.get(number, ""), other)
 
 

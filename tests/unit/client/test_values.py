@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import _history, _memories, _operations, _specs
+from palimpsest._convert import value_of
 from palimpsest._convert_answers import verdict
 from palimpsest._convert_chunks import append_request
-from palimpsest.v1 import common_pb2
+from palimpsest.v1 import answer_service_pb2, common_pb2
 from palimpsest.v1 import memories_pb2 as v1
 
 SETTINGS: list[tuple[str, tuple[str, ...]]] = [
@@ -145,3 +146,11 @@ def test_a_memory_is_read_with_its_value_and_where_it_was_read() -> None:
     state = _memories.memory_state(message)
     assert (state.value, state.revision, state.applied_position) == ({"a": [1]}, 3, 7)
     assert (state.read_token, state.info.kind, state.info.blocked) == ("t", "prism", None)
+
+
+@pytest.mark.parametrize(
+    ("number", "trust"), [(0, "trusted"), (1, "trusted"), (2, "unverified"), (9, "unknown")]
+)
+def test_a_citation_without_a_trust_is_of_a_trusted_source(number: int, trust: str) -> None:
+    citation = answer_service_pb2.Citation(position=1, trust=number)  # type: ignore[arg-type]
+    assert value_of(palimpsest.Citation, citation).trust == trust
