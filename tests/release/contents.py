@@ -10,7 +10,7 @@ from packaging.metadata import Metadata
 #: What may lie in a package, besides what describes it.
 _ROOTS = {
     "palimpsest_proto": {"palimpsest", "buf"},
-    "palimpsest_sdk": {"palimpsest"},
+    "palimpsest_sdk": {"palimpsest", "palimpsest_hook"},
     "palimpsest_server": {"service", "storage", "migrations"},
     "palimpsest_evaluation": {"evaluation"},
 }

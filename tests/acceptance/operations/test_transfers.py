@@ -43,6 +43,7 @@ async def test_an_imported_session_is_exported_alike(
             await fill(address)
             async with palimpsest.connect(address) as client:
                 first, second = tmp_path / "first", tmp_path / "second"
+                await client.access.set_source_trust("web", "unverified", session="s")
                 await client.session("s").export(first)
                 copy = await client.import_session(first, "copy")
                 await copy.export(second)
