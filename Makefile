@@ -77,7 +77,9 @@ CLIENT_STAMPS += .cache/schemathesis/.installed
 	cd clients/go && $(GO) build -mod=readonly -o $(CURDIR)/$@ ./conformance
 
 test-clients: setup $(CLIENT_STAMPS) ## run the conformance suite with the clients of all languages, and what else tests/clients has
-	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs
+	$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),3) --dist load --durations 10 -rs --ignore tests/clients/connect --ignore tests/clients/openapi --ignore tests/clients/mcp
+	@# Suites of others, which have limits of time of their own: nothing runs beside them.
+	$(BIN)/python -m pytest tests/clients/connect tests/clients/openapi tests/clients/mcp --durations 5 -rs
 	$(BIN)/python -m tests.clients.table check
 	.cache/frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini --confcutdir tests/frameworks tests/frameworks
 

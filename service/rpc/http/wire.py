@@ -188,6 +188,8 @@ def decode(content: bytes, codec: Codec, kind: type[M]) -> M:
         if content and content.lstrip()[:1] != b"{":
             raise ValueError('the message has to be an object, as in {"session": "alice"}')
         json_format.Parse(content or b"{}", message)
+        if b"true" in content or b"false" in content:
+            _refuse_truths_of_enums(json.loads(content), message.DESCRIPTOR)
     except DecodeError as error:
         # Its words are of the library, and change with it.
         raise _malformed(
@@ -197,6 +199,24 @@ def decode(content: bytes, codec: Codec, kind: type[M]) -> M:
         said = " ".join(str(error).split()) or "it is nested too deep"
         raise _malformed(f"the body is no JSON of {kind.DESCRIPTOR.full_name}: {said}") from error
     return message
+
+
+def _refuse_truths_of_enums(value: Any, kind: Any) -> None:
+    """Raises ValueError for an enum that is true or false, which the library reads as 1 or 0.
+
+    `kind` is the descriptor of the message.
+    """
+    if not isinstance(value, dict) or kind.full_name.startswith("google."):
+        return
+    for name, given in value.items():
+        field = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name)
+        if field is None:
+            continue
+        for one in given if isinstance(given, list) else (given,):
+            if field.enum_type is not None and isinstance(one, bool):
+                raise ValueError(f"{name} has to be the name of a value, not true or false")
+            if field.message_type is not None:
+                _refuse_truths_of_enums(one, field.message_type)
 
 
 def inflate(content: bytes, encoding: str, limit: int) -> bytes:

@@ -8,6 +8,7 @@ import zlib
 import grpc
 import pytest
 
+from palimpsest.v1 import access_service_pb2
 from palimpsest.v1 import session_service_pb2 as pb
 from service.domain.values.errors import Exhausted, InvalidInput, NotFound
 from service.domain.values.reasons import Reason
@@ -133,3 +134,15 @@ def test_the_end_of_a_stream() -> None:
     assert (flags, content["error"]["code"]) == (wire.END_OF_STREAM, "canceled")
     assert size == len(wire.end_of_stream(failed)) - wire.PREFIX_BYTES
     assert wire.event(b"{}", "end") == b"event: end\ndata: {}\n\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"session": "s", "source": "web", "trust": false}',
+        b'{"session": "s", "source": "web", "trust": true}',
+    ],
+)
+def test_an_enum_that_is_true_or_false_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="trust has to be the name"):
+        wire.decode(body, wire.Codec.JSON, access_service_pb2.SetSourceTrustRequest)
