@@ -21,7 +21,7 @@ _log = structlog.get_logger("palimpsest.rpc")
 
 #: Messages of a stream that wait for their reader.
 _QUEUED = 16
-#: Of the client's headers for a call; who calls is said by `Caller` alone.
+#: Headers that the client sets for a call; `Caller` alone names the caller.
 _FORWARDED = ("traceparent", "tracestate")
 
 Metadata = Sequence[tuple[str, str]]

@@ -21,7 +21,7 @@ class SourceChange:
     """A quarantine or a release of a source."""
 
     source: str
-    #: Of a release: when the source was quarantined. None: it is quarantined.
+    #: When a source that is released was quarantined. None: it is quarantined.
     since: datetime | None = None
 
 

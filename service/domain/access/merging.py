@@ -17,7 +17,7 @@ class MergedRule:
 
     source: str
     trust: Trust
-    #: Of a quarantine: the level after its release; None: that of less exact rules.
+    #: The level after the release of a quarantine; None: that of less exact rules.
     trust_before: Trust | None = None
     is_quarantined: bool = False
     #: When the level was set; None: by the import, which made it stricter.

@@ -204,7 +204,7 @@ SESSION = RecordKind(
     ),
     keys=(),
 )
-#: Of the session and of its tenant, as rules of the session.
+#: Rules of the session and of its tenant, as rules of the session.
 SOURCE_RULE = RecordKind(
     name="source_rule",
     table="source_trust",
