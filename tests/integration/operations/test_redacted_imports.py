@@ -64,7 +64,7 @@ async def test_a_text_goes_from_all_copies_up_to_the_head_of_the_export(
 
 async def test_copies_are_left_unless_they_are_wanted(database: Database) -> None:
     await family(database)
-    assert (await forget(database, replace(TEXT, include_imports=False))).imports == []
+    assert (await forget(database, replace(TEXT, include_imports=False))).imports == ()
     assert await texts(database, "a") == [*FACTS, "a fact of a"]
     # The same call reaches them later, with nothing left to do in the session itself.
     again = await forget(database)
@@ -119,7 +119,7 @@ async def test_an_unfinished_import_is_redacted_at_its_end(database: Database) -
     await session(database, "s")
     file = await exported(database, "s")
     await imported(database, file, "late", lines=2)
-    assert (await forget(database)).imports == []
+    assert (await forget(database)).imports == ()
     await imported(database, file, "late")
     assert await texts(database, "late") == ["", "another"]
 
