@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -85,8 +86,13 @@ class Run:
 
     async def run(self, script: Script) -> None:
         """Runs it. Raises AssertionError that names the step, Unsupported."""
+        with TemporaryDirectory() as folder:
+            await self._run(script, folder)
+
+    async def _run(self, script: Script, folder: str) -> None:
         unique = uuid4().hex[:12]
-        self.names = {**self.service.names, "run": unique, "session": f"s-{unique}"}
+        own = {"run": unique, "session": f"s-{unique}", "folder": folder}
+        self.names = {**self.service.names, **own}
         self._environment = filled(script.environment, self.names)
         try:
             for number, step in enumerate(script.steps, start=1):

@@ -161,6 +161,7 @@ async def _access(service: Service, url: str) -> None:
         "limited_token": limited,
     }
     service.names.update({name: one.key for name, one in tokens.items()})
+    service.names["operator_token"] = operator
     # No key expires when it is made.
     while datetime.now(UTC) <= soon:
         await asyncio.sleep(0.05)

@@ -6,8 +6,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
+
+from administration import MoreCalls, retained
 
 import palimpsest
 
@@ -37,14 +39,14 @@ class Profile:
 
 
 TYPES = {"Profile": Profile}
-TIMES = ("occurred_at", "occurred_since", "occurred_until")
+TIMES = ("occurred_at", "occurred_since", "occurred_until", "expires_at")
 
 
 class Unsupported(Exception):
     """The client cannot do it."""
 
 
-class Calls:
+class Calls(MoreCalls):
     """The calls by their names."""
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class Calls:
         return {"sdk": "python", "version": palimpsest.__version__}
 
     async def create_session(self, session: str, **options: Any) -> Any:
-        await self.client.create_session(session, **options)
+        await self.client.create_session(session, **retained(options))
         return await self.get_session(session)
 
     async def get_session(self, session: str) -> Any:
@@ -73,7 +75,7 @@ class Calls:
         return {"sessions": [one async for one in self.client.sessions()]}
 
     async def update_session(self, session: str, **options: Any) -> Any:
-        return await self.client.session(session).update(**options)
+        return await self.client.session(session).update(**retained(options))
 
     async def delete_session(self, session: str, **options: Any) -> Any:
         await self.client.delete_session(session, **options)
@@ -267,7 +269,7 @@ def chunk(one: palimpsest.Chunk) -> Args:
         "agent_step": {name: found[name] for name in ("observation", "thought", "action")},
         "text": one.text,
     }
-    return {**found, one.kind: kinds[one.kind]}
+    return {**found, one.kind: kinds[one.kind], "redacted": one.redaction is not None}
 
 
 def timed(args: Args) -> Args:
@@ -288,7 +290,7 @@ def plain(value: Any) -> Any:
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
-    if isinstance(value, datetime):
+    if isinstance(value, date):
         return value.isoformat().replace("+00:00", "Z")
     return value.hex() if isinstance(value, bytes) else value
 
