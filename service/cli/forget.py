@@ -86,8 +86,22 @@ def _show(found: Forgotten, *, keeps_out: bool, dry_run: bool) -> None:
         say("redacted chunks have nothing left to keep out: name what they said with --text")
     for one in found.imports:
         say(f"{would_be}redacted in its import {one.session!r}: {counted(one.chunks, 'chunk')}")
+        if one.undone_edit_count:
+            say(f"  {would_be}undone there: {counted(one.undone_edit_count, 'edit')} by hand")
+    _show_undone(found, would_be)
     if found.operation is not None and found.operation.state != "done":
         say(f"palimpsest operation wait {found.operation.id} waits for what was derived")
+
+
+def _show_undone(found: Forgotten, would_be: str) -> None:
+    if found.undone_edit_count:
+        said = counted(found.undone_edit_count, "edit")
+        say(f"{would_be}undone: {said} by hand; make again what has nothing of the chunks")
+    for one in found.undone_edits:
+        paths = f": {', '.join(one.paths)}" if one.paths else ""
+        say(f"  {one.kind} of {one.memory!r} at revision {one.revision}{paths}")
+    if (earlier := found.undone_edit_count - len(found.undone_edits)) > 0:
+        say(f"  and {counted(earlier, 'earlier one')}: see palimpsest access audit list")
 
 
 def _range(given: str) -> tuple[int, int]:

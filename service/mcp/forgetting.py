@@ -88,7 +88,9 @@ def _said(done: Forgotten) -> str:
     said += f" ({ranges_text(done.positions)}) and what memories wrote since they read it."
     if done.operation is not None and done.operation.state != "done":
         said += " Memories now read the rest again; until then they may lack later facts."
-    return f"{said} Entries that were edited by hand stay: check get_memory."
+    if done.undone_edit_count:
+        said += f" {counted(done.undone_edit_count, 'edit')} by hand went with it."
+    return f"{said} Earlier edits by hand stay: check get_memory."
 
 
 def _other_threads(scope: ToolScope) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from storage.engine.database import Transaction
+from storage.engine.database import Row, Transaction
 
 #: The kind of revisions without their content, and of those that remove it.
 REDACTION = "redaction"
@@ -76,6 +76,15 @@ async def fence(tx: Transaction, session_key: UUID, first_position: int) -> list
     values = {"session": session_key, "first": first_position}
     found, fenced = await tx.pipeline((_MEMORIES, _FENCE), values)
     tx.changed.update(row[0] for row in fenced)
+    return _touched(found)
+
+
+async def touched(tx: Transaction, session_key: UUID, first_position: int) -> list[TouchedMemory]:
+    """Returns the memories of a session that read the log up to there; they are locked."""
+    return _touched(await tx.fetch(_MEMORIES, {"session": session_key, "first": first_position}))
+
+
+def _touched(found: Sequence[Row]) -> list[TouchedMemory]:
     return [
         TouchedMemory(memory_id=id, name=name, kind=kind, revision=revision, first_revision=first)
         for id, name, kind, revision, first in found

@@ -1692,9 +1692,13 @@ type RedactChunksResponse struct {
 	// before.
 	KeptOut int64 `protobuf:"varint,4,opt,name=kept_out,json=keptOut,proto3" json:"kept_out,omitempty"`
 	// With `include_imports`: the sessions that were found, newest import first.
-	Imports       []*RedactChunksResponse_Import `protobuf:"bytes,5,rep,name=imports,proto3" json:"imports,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Imports []*RedactChunksResponse_Import `protobuf:"bytes,5,rep,name=imports,proto3" json:"imports,omitempty"`
+	// Changes by hand that are undone, or would be: the newest 100, oldest first.
+	UndoneEdits []*RedactChunksResponse_UndoneEdit `protobuf:"bytes,6,rep,name=undone_edits,json=undoneEdits,proto3" json:"undone_edits,omitempty"`
+	// How many there are, with earlier ones.
+	UndoneEditCount int64 `protobuf:"varint,7,opt,name=undone_edit_count,json=undoneEditCount,proto3" json:"undone_edit_count,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RedactChunksResponse) Reset() {
@@ -1760,6 +1764,20 @@ func (x *RedactChunksResponse) GetImports() []*RedactChunksResponse_Import {
 		return x.Imports
 	}
 	return nil
+}
+
+func (x *RedactChunksResponse) GetUndoneEdits() []*RedactChunksResponse_UndoneEdit {
+	if x != nil {
+		return x.UndoneEdits
+	}
+	return nil
+}
+
+func (x *RedactChunksResponse) GetUndoneEditCount() int64 {
+	if x != nil {
+		return x.UndoneEditCount
+	}
+	return 0
 }
 
 type SearchChunksRequest struct {
@@ -3085,9 +3103,11 @@ type RedactChunksResponse_Import struct {
 	// Their positions, in order.
 	Positions []*PositionRange `protobuf:"bytes,3,rep,name=positions,proto3" json:"positions,omitempty"`
 	// The id of the operation there; empty where nothing was done.
-	Operation     string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Operation string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
+	// As in RedactChunksResponse. The receipt of the erasure there lists them.
+	UndoneEditCount int64 `protobuf:"varint,5,opt,name=undone_edit_count,json=undoneEditCount,proto3" json:"undone_edit_count,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RedactChunksResponse_Import) Reset() {
@@ -3148,6 +3168,98 @@ func (x *RedactChunksResponse_Import) GetOperation() string {
 	return ""
 }
 
+func (x *RedactChunksResponse_Import) GetUndoneEditCount() int64 {
+	if x != nil {
+		return x.UndoneEditCount
+	}
+	return 0
+}
+
+// A change of a memory by hand that is undone, since it came after the memory read the
+// chunks. Without its content: make it again if it has nothing of what was redacted.
+type RedactChunksResponse_UndoneEdit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The memory.
+	Memory string `protobuf:"bytes,1,opt,name=memory,proto3" json:"memory,omitempty"`
+	// The revision that it was.
+	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// EDIT or ROLLBACK.
+	Kind RevisionKind `protobuf:"varint,3,opt,name=kind,proto3,enum=palimpsest.v1.RevisionKind" json:"kind,omitempty"`
+	// When it was made. The audit log says by whom.
+	EditedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=edited_at,json=editedAt,proto3" json:"edited_at,omitempty"`
+	// What it changed, by the fields of the schema, as RFC 9535 paths: `[*]` is for a free key
+	// or a place in a list, which are content. Each once, of its first 20 changes; none of a
+	// rollback.
+	Paths         []string `protobuf:"bytes,5,rep,name=paths,proto3" json:"paths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedactChunksResponse_UndoneEdit) Reset() {
+	*x = RedactChunksResponse_UndoneEdit{}
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedactChunksResponse_UndoneEdit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedactChunksResponse_UndoneEdit) ProtoMessage() {}
+
+func (x *RedactChunksResponse_UndoneEdit) ProtoReflect() protoreflect.Message {
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedactChunksResponse_UndoneEdit.ProtoReflect.Descriptor instead.
+func (*RedactChunksResponse_UndoneEdit) Descriptor() ([]byte, []int) {
+	return file_palimpsest_v1_session_service_proto_rawDescGZIP(), []int{19, 1}
+}
+
+func (x *RedactChunksResponse_UndoneEdit) GetMemory() string {
+	if x != nil {
+		return x.Memory
+	}
+	return ""
+}
+
+func (x *RedactChunksResponse_UndoneEdit) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RedactChunksResponse_UndoneEdit) GetKind() RevisionKind {
+	if x != nil {
+		return x.Kind
+	}
+	return RevisionKind_REVISION_KIND_UNSPECIFIED
+}
+
+func (x *RedactChunksResponse_UndoneEdit) GetEditedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EditedAt
+	}
+	return nil
+}
+
+func (x *RedactChunksResponse_UndoneEdit) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
 // A chunk that matches, and how well.
 type SearchChunksResponse_Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3171,7 +3283,7 @@ type SearchChunksResponse_Result struct {
 
 func (x *SearchChunksResponse_Result) Reset() {
 	*x = SearchChunksResponse_Result{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[40]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3295,7 @@ func (x *SearchChunksResponse_Result) String() string {
 func (*SearchChunksResponse_Result) ProtoMessage() {}
 
 func (x *SearchChunksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[40]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3394,7 @@ type SearchMemoriesResponse_Entry struct {
 
 func (x *SearchMemoriesResponse_Entry) Reset() {
 	*x = SearchMemoriesResponse_Entry{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[41]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +3406,7 @@ func (x *SearchMemoriesResponse_Entry) String() string {
 func (*SearchMemoriesResponse_Entry) ProtoMessage() {}
 
 func (x *SearchMemoriesResponse_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[41]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3499,7 @@ type SearchMemoriesResponse_Result struct {
 
 func (x *SearchMemoriesResponse_Result) Reset() {
 	*x = SearchMemoriesResponse_Result{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[42]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3511,7 @@ func (x *SearchMemoriesResponse_Result) String() string {
 func (*SearchMemoriesResponse_Result) ProtoMessage() {}
 
 func (x *SearchMemoriesResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[42]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3591,7 @@ type SearchMemoriesResponse_Memory struct {
 
 func (x *SearchMemoriesResponse_Memory) Reset() {
 	*x = SearchMemoriesResponse_Memory{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[43]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3491,7 +3603,7 @@ func (x *SearchMemoriesResponse_Memory) String() string {
 func (*SearchMemoriesResponse_Memory) ProtoMessage() {}
 
 func (x *SearchMemoriesResponse_Memory) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[43]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3554,7 +3666,7 @@ type RecallResponse_Part struct {
 
 func (x *RecallResponse_Part) Reset() {
 	*x = RecallResponse_Part{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[44]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3678,7 @@ func (x *RecallResponse_Part) String() string {
 func (*RecallResponse_Part) ProtoMessage() {}
 
 func (x *RecallResponse_Part) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[44]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +3772,7 @@ type RecallResponse_Memory struct {
 
 func (x *RecallResponse_Memory) Reset() {
 	*x = RecallResponse_Memory{}
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[45]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3784,7 @@ func (x *RecallResponse_Memory) String() string {
 func (*RecallResponse_Memory) ProtoMessage() {}
 
 func (x *RecallResponse_Memory) ProtoReflect() protoreflect.Message {
-	mi := &file_palimpsest_v1_session_service_proto_msgTypes[45]
+	mi := &file_palimpsest_v1_session_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3713,7 +3825,7 @@ var File_palimpsest_v1_session_service_proto protoreflect.FileDescriptor
 
 const file_palimpsest_v1_session_service_proto_rawDesc = "" +
 	"\n" +
-	"#palimpsest/v1/session_service.proto\x12\rpalimpsest.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/chunks.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x1epalimpsest/v1/operations.proto\x1a\x19palimpsest/v1/rules.proto\"\x89\x05\n" +
+	"#palimpsest/v1/session_service.proto\x12\rpalimpsest.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/chunks.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x1cpalimpsest/v1/memories.proto\x1a\x1epalimpsest/v1/operations.proto\x1a\x19palimpsest/v1/rules.proto\"\x89\x05\n" +
 	"\aSession\x12 \n" +
 	"\x02id\x18\x01 \x01(\tB\x10\xe2A\x02\x02\x05\xbaH\b\xc8\x01\x01r\x03\xc8H\x01R\x02id\x12>\n" +
 	"\blanguage\x18\x02 \x01(\tB\"\xe2A\x02\x01\x05\xbaH\x1ar\x18\x18?2\x14^([a-z][a-z0-9_]*)?$R\blanguage\x12]\n" +
@@ -3862,18 +3974,28 @@ const file_palimpsest_v1_session_service_proto_rawDesc = "" +
 	"\x06ranges\x18\x01 \x03(\v2\x1c.palimpsest.v1.PositionRangeBe\xe2A\x01\x02\xbaH^\x92\x01[\b\x01\x10\xe8\a\"T\xba\x01Q\n" +
 	"\fredact.range\x12\x1eboth ends of a range are given\x1a!this.first >= 1 && this.last >= 1R\x06rangesB\x12\n" +
 	"\tselection\x12\x05\xbaH\x02\b\x01B\v\n" +
-	"\t_keep_out\"\xd0\x03\n" +
+	"\t_keep_out\"\xee\x06\n" +
 	"\x14RedactChunksResponse\x12<\n" +
 	"\toperation\x18\x01 \x01(\v2\x18.palimpsest.v1.OperationB\x04\xe2A\x01\x03R\toperation\x12\x1c\n" +
 	"\x06chunks\x18\x02 \x01(\x03B\x04\xe2A\x01\x03R\x06chunks\x12@\n" +
 	"\tpositions\x18\x03 \x03(\v2\x1c.palimpsest.v1.PositionRangeB\x04\xe2A\x01\x03R\tpositions\x12\x1f\n" +
 	"\bkept_out\x18\x04 \x01(\x03B\x04\xe2A\x01\x03R\akeptOut\x12J\n" +
-	"\aimports\x18\x05 \x03(\v2*.palimpsest.v1.RedactChunksResponse.ImportB\x04\xe2A\x01\x03R\aimports\x1a\xac\x01\n" +
+	"\aimports\x18\x05 \x03(\v2*.palimpsest.v1.RedactChunksResponse.ImportB\x04\xe2A\x01\x03R\aimports\x12W\n" +
+	"\fundone_edits\x18\x06 \x03(\v2..palimpsest.v1.RedactChunksResponse.UndoneEditB\x04\xe2A\x01\x03R\vundoneEdits\x120\n" +
+	"\x11undone_edit_count\x18\a \x01(\x03B\x04\xe2A\x01\x03R\x0fundoneEditCount\x1a\xde\x01\n" +
 	"\x06Import\x12\x1e\n" +
 	"\asession\x18\x01 \x01(\tB\x04\xe2A\x01\x03R\asession\x12\x1c\n" +
 	"\x06chunks\x18\x02 \x01(\x03B\x04\xe2A\x01\x03R\x06chunks\x12@\n" +
 	"\tpositions\x18\x03 \x03(\v2\x1c.palimpsest.v1.PositionRangeB\x04\xe2A\x01\x03R\tpositions\x12\"\n" +
-	"\toperation\x18\x04 \x01(\tB\x04\xe2A\x01\x03R\toperation\"\xea\x02\n" +
+	"\toperation\x18\x04 \x01(\tB\x04\xe2A\x01\x03R\toperation\x120\n" +
+	"\x11undone_edit_count\x18\x05 \x01(\x03B\x04\xe2A\x01\x03R\x0fundoneEditCount\x1a\xde\x01\n" +
+	"\n" +
+	"UndoneEdit\x12\x1c\n" +
+	"\x06memory\x18\x01 \x01(\tB\x04\xe2A\x01\x03R\x06memory\x12 \n" +
+	"\brevision\x18\x02 \x01(\x03B\x04\xe2A\x01\x03R\brevision\x125\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x1b.palimpsest.v1.RevisionKindB\x04\xe2A\x01\x03R\x04kind\x12=\n" +
+	"\tedited_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\beditedAt\x12\x1a\n" +
+	"\x05paths\x18\x05 \x03(\tB\x04\xe2A\x01\x03R\x05paths\"\xea\x02\n" +
 	"\x13SearchChunksRequest\x12)\n" +
 	"\asession\x18\x01 \x01(\tB\x0f\xe2A\x01\x02\xbaH\b\xc8\x01\x01r\x03\xc8H\x01R\asession\x12(\n" +
 	"\x05query\x18\x02 \x01(\tB\x12\xe2A\x01\x02\xbaH\v\xc8\x01\x01r\x06\xd8H\x01(\x80@R\x05query\x12!\n" +
@@ -4038,172 +4160,177 @@ func file_palimpsest_v1_session_service_proto_rawDescGZIP() []byte {
 }
 
 var file_palimpsest_v1_session_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_palimpsest_v1_session_service_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_palimpsest_v1_session_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_palimpsest_v1_session_service_proto_goTypes = []any{
-	(DefaultMemory)(0),                     // 0: palimpsest.v1.DefaultMemory
-	(SearchMode)(0),                        // 1: palimpsest.v1.SearchMode
-	(RecallSection)(0),                     // 2: palimpsest.v1.RecallSection
-	(*Session)(nil),                        // 3: palimpsest.v1.Session
-	(*SessionOrigin)(nil),                  // 4: palimpsest.v1.SessionOrigin
-	(*CreateSessionRequest)(nil),           // 5: palimpsest.v1.CreateSessionRequest
-	(*GetSessionRequest)(nil),              // 6: palimpsest.v1.GetSessionRequest
-	(*ListSessionsRequest)(nil),            // 7: palimpsest.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),           // 8: palimpsest.v1.ListSessionsResponse
-	(*UpdateSessionRequest)(nil),           // 9: palimpsest.v1.UpdateSessionRequest
-	(*DeleteSessionRequest)(nil),           // 10: palimpsest.v1.DeleteSessionRequest
-	(*ExportSessionRequest)(nil),           // 11: palimpsest.v1.ExportSessionRequest
-	(*ExportSessionResponse)(nil),          // 12: palimpsest.v1.ExportSessionResponse
-	(*ImportSessionRequest)(nil),           // 13: palimpsest.v1.ImportSessionRequest
-	(*ImportSessionResponse)(nil),          // 14: palimpsest.v1.ImportSessionResponse
-	(*AppendRequest)(nil),                  // 15: palimpsest.v1.AppendRequest
-	(*AppendResponse)(nil),                 // 16: palimpsest.v1.AppendResponse
-	(*AppendChunksRequest)(nil),            // 17: palimpsest.v1.AppendChunksRequest
-	(*AppendChunksResponse)(nil),           // 18: palimpsest.v1.AppendChunksResponse
-	(*ListChunksRequest)(nil),              // 19: palimpsest.v1.ListChunksRequest
-	(*ListChunksResponse)(nil),             // 20: palimpsest.v1.ListChunksResponse
-	(*RedactChunksRequest)(nil),            // 21: palimpsest.v1.RedactChunksRequest
-	(*RedactChunksResponse)(nil),           // 22: palimpsest.v1.RedactChunksResponse
-	(*SearchChunksRequest)(nil),            // 23: palimpsest.v1.SearchChunksRequest
-	(*SearchChunksResponse)(nil),           // 24: palimpsest.v1.SearchChunksResponse
-	(*SearchIndex)(nil),                    // 25: palimpsest.v1.SearchIndex
-	(*GetSearchIndexRequest)(nil),          // 26: palimpsest.v1.GetSearchIndexRequest
-	(*MemoryEntryFilter)(nil),              // 27: palimpsest.v1.MemoryEntryFilter
-	(*SearchMemoriesRequest)(nil),          // 28: palimpsest.v1.SearchMemoriesRequest
-	(*SearchMemoriesResponse)(nil),         // 29: palimpsest.v1.SearchMemoriesResponse
-	(*RecallRequest)(nil),                  // 30: palimpsest.v1.RecallRequest
-	(*RecallResponse)(nil),                 // 31: palimpsest.v1.RecallResponse
-	nil,                                    // 32: palimpsest.v1.Session.MetadataEntry
-	(*ExportSessionRequest_Resume)(nil),    // 33: palimpsest.v1.ExportSessionRequest.Resume
-	(*ImportSessionRequest_Open)(nil),      // 34: palimpsest.v1.ImportSessionRequest.Open
-	(*ImportSessionResponse_Progress)(nil), // 35: palimpsest.v1.ImportSessionResponse.Progress
-	(*AppendChunksRequest_Open)(nil),       // 36: palimpsest.v1.AppendChunksRequest.Open
-	(*AppendChunksRequest_Batch)(nil),      // 37: palimpsest.v1.AppendChunksRequest.Batch
-	(*AppendChunksResponse_Credits)(nil),   // 38: palimpsest.v1.AppendChunksResponse.Credits
-	(*AppendChunksResponse_Opened)(nil),    // 39: palimpsest.v1.AppendChunksResponse.Opened
-	(*AppendChunksResponse_Ack)(nil),       // 40: palimpsest.v1.AppendChunksResponse.Ack
-	(*RedactChunksRequest_Positions)(nil),  // 41: palimpsest.v1.RedactChunksRequest.Positions
-	(*RedactChunksResponse_Import)(nil),    // 42: palimpsest.v1.RedactChunksResponse.Import
-	(*SearchChunksResponse_Result)(nil),    // 43: palimpsest.v1.SearchChunksResponse.Result
-	(*SearchMemoriesResponse_Entry)(nil),   // 44: palimpsest.v1.SearchMemoriesResponse.Entry
-	(*SearchMemoriesResponse_Result)(nil),  // 45: palimpsest.v1.SearchMemoriesResponse.Result
-	(*SearchMemoriesResponse_Memory)(nil),  // 46: palimpsest.v1.SearchMemoriesResponse.Memory
-	(*RecallResponse_Part)(nil),            // 47: palimpsest.v1.RecallResponse.Part
-	(*RecallResponse_Memory)(nil),          // 48: palimpsest.v1.RecallResponse.Memory
-	(*timestamppb.Timestamp)(nil),          // 49: google.protobuf.Timestamp
-	(*Retention)(nil),                      // 50: palimpsest.v1.Retention
-	(*fieldmaskpb.FieldMask)(nil),          // 51: google.protobuf.FieldMask
-	(*Chunk)(nil),                          // 52: palimpsest.v1.Chunk
-	(*PositionRange)(nil),                  // 53: palimpsest.v1.PositionRange
-	(*ChunkFilter)(nil),                    // 54: palimpsest.v1.ChunkFilter
-	(*Operation)(nil),                      // 55: palimpsest.v1.Operation
-	(*ReadConsistency)(nil),                // 56: palimpsest.v1.ReadConsistency
-	(*ReadPoint)(nil),                      // 57: palimpsest.v1.ReadPoint
-	(*CharacterRange)(nil),                 // 58: palimpsest.v1.CharacterRange
-	(SourceTrust)(0),                       // 59: palimpsest.v1.SourceTrust
-	(*emptypb.Empty)(nil),                  // 60: google.protobuf.Empty
+	(DefaultMemory)(0),                      // 0: palimpsest.v1.DefaultMemory
+	(SearchMode)(0),                         // 1: palimpsest.v1.SearchMode
+	(RecallSection)(0),                      // 2: palimpsest.v1.RecallSection
+	(*Session)(nil),                         // 3: palimpsest.v1.Session
+	(*SessionOrigin)(nil),                   // 4: palimpsest.v1.SessionOrigin
+	(*CreateSessionRequest)(nil),            // 5: palimpsest.v1.CreateSessionRequest
+	(*GetSessionRequest)(nil),               // 6: palimpsest.v1.GetSessionRequest
+	(*ListSessionsRequest)(nil),             // 7: palimpsest.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),            // 8: palimpsest.v1.ListSessionsResponse
+	(*UpdateSessionRequest)(nil),            // 9: palimpsest.v1.UpdateSessionRequest
+	(*DeleteSessionRequest)(nil),            // 10: palimpsest.v1.DeleteSessionRequest
+	(*ExportSessionRequest)(nil),            // 11: palimpsest.v1.ExportSessionRequest
+	(*ExportSessionResponse)(nil),           // 12: palimpsest.v1.ExportSessionResponse
+	(*ImportSessionRequest)(nil),            // 13: palimpsest.v1.ImportSessionRequest
+	(*ImportSessionResponse)(nil),           // 14: palimpsest.v1.ImportSessionResponse
+	(*AppendRequest)(nil),                   // 15: palimpsest.v1.AppendRequest
+	(*AppendResponse)(nil),                  // 16: palimpsest.v1.AppendResponse
+	(*AppendChunksRequest)(nil),             // 17: palimpsest.v1.AppendChunksRequest
+	(*AppendChunksResponse)(nil),            // 18: palimpsest.v1.AppendChunksResponse
+	(*ListChunksRequest)(nil),               // 19: palimpsest.v1.ListChunksRequest
+	(*ListChunksResponse)(nil),              // 20: palimpsest.v1.ListChunksResponse
+	(*RedactChunksRequest)(nil),             // 21: palimpsest.v1.RedactChunksRequest
+	(*RedactChunksResponse)(nil),            // 22: palimpsest.v1.RedactChunksResponse
+	(*SearchChunksRequest)(nil),             // 23: palimpsest.v1.SearchChunksRequest
+	(*SearchChunksResponse)(nil),            // 24: palimpsest.v1.SearchChunksResponse
+	(*SearchIndex)(nil),                     // 25: palimpsest.v1.SearchIndex
+	(*GetSearchIndexRequest)(nil),           // 26: palimpsest.v1.GetSearchIndexRequest
+	(*MemoryEntryFilter)(nil),               // 27: palimpsest.v1.MemoryEntryFilter
+	(*SearchMemoriesRequest)(nil),           // 28: palimpsest.v1.SearchMemoriesRequest
+	(*SearchMemoriesResponse)(nil),          // 29: palimpsest.v1.SearchMemoriesResponse
+	(*RecallRequest)(nil),                   // 30: palimpsest.v1.RecallRequest
+	(*RecallResponse)(nil),                  // 31: palimpsest.v1.RecallResponse
+	nil,                                     // 32: palimpsest.v1.Session.MetadataEntry
+	(*ExportSessionRequest_Resume)(nil),     // 33: palimpsest.v1.ExportSessionRequest.Resume
+	(*ImportSessionRequest_Open)(nil),       // 34: palimpsest.v1.ImportSessionRequest.Open
+	(*ImportSessionResponse_Progress)(nil),  // 35: palimpsest.v1.ImportSessionResponse.Progress
+	(*AppendChunksRequest_Open)(nil),        // 36: palimpsest.v1.AppendChunksRequest.Open
+	(*AppendChunksRequest_Batch)(nil),       // 37: palimpsest.v1.AppendChunksRequest.Batch
+	(*AppendChunksResponse_Credits)(nil),    // 38: palimpsest.v1.AppendChunksResponse.Credits
+	(*AppendChunksResponse_Opened)(nil),     // 39: palimpsest.v1.AppendChunksResponse.Opened
+	(*AppendChunksResponse_Ack)(nil),        // 40: palimpsest.v1.AppendChunksResponse.Ack
+	(*RedactChunksRequest_Positions)(nil),   // 41: palimpsest.v1.RedactChunksRequest.Positions
+	(*RedactChunksResponse_Import)(nil),     // 42: palimpsest.v1.RedactChunksResponse.Import
+	(*RedactChunksResponse_UndoneEdit)(nil), // 43: palimpsest.v1.RedactChunksResponse.UndoneEdit
+	(*SearchChunksResponse_Result)(nil),     // 44: palimpsest.v1.SearchChunksResponse.Result
+	(*SearchMemoriesResponse_Entry)(nil),    // 45: palimpsest.v1.SearchMemoriesResponse.Entry
+	(*SearchMemoriesResponse_Result)(nil),   // 46: palimpsest.v1.SearchMemoriesResponse.Result
+	(*SearchMemoriesResponse_Memory)(nil),   // 47: palimpsest.v1.SearchMemoriesResponse.Memory
+	(*RecallResponse_Part)(nil),             // 48: palimpsest.v1.RecallResponse.Part
+	(*RecallResponse_Memory)(nil),           // 49: palimpsest.v1.RecallResponse.Memory
+	(*timestamppb.Timestamp)(nil),           // 50: google.protobuf.Timestamp
+	(*Retention)(nil),                       // 51: palimpsest.v1.Retention
+	(*fieldmaskpb.FieldMask)(nil),           // 52: google.protobuf.FieldMask
+	(*Chunk)(nil),                           // 53: palimpsest.v1.Chunk
+	(*PositionRange)(nil),                   // 54: palimpsest.v1.PositionRange
+	(*ChunkFilter)(nil),                     // 55: palimpsest.v1.ChunkFilter
+	(*Operation)(nil),                       // 56: palimpsest.v1.Operation
+	(*ReadConsistency)(nil),                 // 57: palimpsest.v1.ReadConsistency
+	(*ReadPoint)(nil),                       // 58: palimpsest.v1.ReadPoint
+	(RevisionKind)(0),                       // 59: palimpsest.v1.RevisionKind
+	(*CharacterRange)(nil),                  // 60: palimpsest.v1.CharacterRange
+	(SourceTrust)(0),                        // 61: palimpsest.v1.SourceTrust
+	(*emptypb.Empty)(nil),                   // 62: google.protobuf.Empty
 }
 var file_palimpsest_v1_session_service_proto_depIdxs = []int32{
 	32, // 0: palimpsest.v1.Session.metadata:type_name -> palimpsest.v1.Session.MetadataEntry
-	49, // 1: palimpsest.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	50, // 1: palimpsest.v1.Session.created_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: palimpsest.v1.Session.default_memory:type_name -> palimpsest.v1.DefaultMemory
-	50, // 3: palimpsest.v1.Session.retention:type_name -> palimpsest.v1.Retention
+	51, // 3: palimpsest.v1.Session.retention:type_name -> palimpsest.v1.Retention
 	4,  // 4: palimpsest.v1.Session.imported_from:type_name -> palimpsest.v1.SessionOrigin
-	49, // 5: palimpsest.v1.SessionOrigin.exported_at:type_name -> google.protobuf.Timestamp
-	49, // 6: palimpsest.v1.SessionOrigin.imported_at:type_name -> google.protobuf.Timestamp
+	50, // 5: palimpsest.v1.SessionOrigin.exported_at:type_name -> google.protobuf.Timestamp
+	50, // 6: palimpsest.v1.SessionOrigin.imported_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: palimpsest.v1.CreateSessionRequest.session:type_name -> palimpsest.v1.Session
 	3,  // 8: palimpsest.v1.ListSessionsResponse.sessions:type_name -> palimpsest.v1.Session
 	3,  // 9: palimpsest.v1.UpdateSessionRequest.session:type_name -> palimpsest.v1.Session
-	51, // 10: palimpsest.v1.UpdateSessionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	52, // 10: palimpsest.v1.UpdateSessionRequest.update_mask:type_name -> google.protobuf.FieldMask
 	33, // 11: palimpsest.v1.ExportSessionRequest.resume:type_name -> palimpsest.v1.ExportSessionRequest.Resume
 	34, // 12: palimpsest.v1.ImportSessionRequest.open:type_name -> palimpsest.v1.ImportSessionRequest.Open
 	35, // 13: palimpsest.v1.ImportSessionResponse.opened:type_name -> palimpsest.v1.ImportSessionResponse.Progress
 	35, // 14: palimpsest.v1.ImportSessionResponse.ack:type_name -> palimpsest.v1.ImportSessionResponse.Progress
 	3,  // 15: palimpsest.v1.ImportSessionResponse.session:type_name -> palimpsest.v1.Session
-	52, // 16: palimpsest.v1.AppendRequest.chunks:type_name -> palimpsest.v1.Chunk
-	53, // 17: palimpsest.v1.AppendResponse.positions:type_name -> palimpsest.v1.PositionRange
+	53, // 16: palimpsest.v1.AppendRequest.chunks:type_name -> palimpsest.v1.Chunk
+	54, // 17: palimpsest.v1.AppendResponse.positions:type_name -> palimpsest.v1.PositionRange
 	36, // 18: palimpsest.v1.AppendChunksRequest.open:type_name -> palimpsest.v1.AppendChunksRequest.Open
 	37, // 19: palimpsest.v1.AppendChunksRequest.batch:type_name -> palimpsest.v1.AppendChunksRequest.Batch
 	39, // 20: palimpsest.v1.AppendChunksResponse.opened:type_name -> palimpsest.v1.AppendChunksResponse.Opened
 	40, // 21: palimpsest.v1.AppendChunksResponse.ack:type_name -> palimpsest.v1.AppendChunksResponse.Ack
-	54, // 22: palimpsest.v1.ListChunksRequest.filter:type_name -> palimpsest.v1.ChunkFilter
-	52, // 23: palimpsest.v1.ListChunksResponse.chunks:type_name -> palimpsest.v1.Chunk
+	55, // 22: palimpsest.v1.ListChunksRequest.filter:type_name -> palimpsest.v1.ChunkFilter
+	53, // 23: palimpsest.v1.ListChunksResponse.chunks:type_name -> palimpsest.v1.Chunk
 	41, // 24: palimpsest.v1.RedactChunksRequest.positions:type_name -> palimpsest.v1.RedactChunksRequest.Positions
-	55, // 25: palimpsest.v1.RedactChunksResponse.operation:type_name -> palimpsest.v1.Operation
-	53, // 26: palimpsest.v1.RedactChunksResponse.positions:type_name -> palimpsest.v1.PositionRange
+	56, // 25: palimpsest.v1.RedactChunksResponse.operation:type_name -> palimpsest.v1.Operation
+	54, // 26: palimpsest.v1.RedactChunksResponse.positions:type_name -> palimpsest.v1.PositionRange
 	42, // 27: palimpsest.v1.RedactChunksResponse.imports:type_name -> palimpsest.v1.RedactChunksResponse.Import
-	1,  // 28: palimpsest.v1.SearchChunksRequest.mode:type_name -> palimpsest.v1.SearchMode
-	54, // 29: palimpsest.v1.SearchChunksRequest.filter:type_name -> palimpsest.v1.ChunkFilter
-	56, // 30: palimpsest.v1.SearchChunksRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
-	43, // 31: palimpsest.v1.SearchChunksResponse.results:type_name -> palimpsest.v1.SearchChunksResponse.Result
-	1,  // 32: palimpsest.v1.SearchChunksResponse.mode:type_name -> palimpsest.v1.SearchMode
-	25, // 33: palimpsest.v1.SearchChunksResponse.index:type_name -> palimpsest.v1.SearchIndex
-	57, // 34: palimpsest.v1.SearchChunksResponse.read_point:type_name -> palimpsest.v1.ReadPoint
-	54, // 35: palimpsest.v1.MemoryEntryFilter.chunks:type_name -> palimpsest.v1.ChunkFilter
-	1,  // 36: palimpsest.v1.SearchMemoriesRequest.mode:type_name -> palimpsest.v1.SearchMode
-	27, // 37: palimpsest.v1.SearchMemoriesRequest.filter:type_name -> palimpsest.v1.MemoryEntryFilter
-	56, // 38: palimpsest.v1.SearchMemoriesRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
-	45, // 39: palimpsest.v1.SearchMemoriesResponse.results:type_name -> palimpsest.v1.SearchMemoriesResponse.Result
-	1,  // 40: palimpsest.v1.SearchMemoriesResponse.mode:type_name -> palimpsest.v1.SearchMode
-	46, // 41: palimpsest.v1.SearchMemoriesResponse.memories:type_name -> palimpsest.v1.SearchMemoriesResponse.Memory
-	54, // 42: palimpsest.v1.RecallRequest.filter:type_name -> palimpsest.v1.ChunkFilter
-	1,  // 43: palimpsest.v1.RecallRequest.mode:type_name -> palimpsest.v1.SearchMode
-	2,  // 44: palimpsest.v1.RecallRequest.sections:type_name -> palimpsest.v1.RecallSection
-	56, // 45: palimpsest.v1.RecallRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
-	47, // 46: palimpsest.v1.RecallResponse.parts:type_name -> palimpsest.v1.RecallResponse.Part
-	48, // 47: palimpsest.v1.RecallResponse.memories:type_name -> palimpsest.v1.RecallResponse.Memory
-	1,  // 48: palimpsest.v1.RecallResponse.mode:type_name -> palimpsest.v1.SearchMode
-	25, // 49: palimpsest.v1.RecallResponse.index:type_name -> palimpsest.v1.SearchIndex
-	57, // 50: palimpsest.v1.RecallResponse.read_point:type_name -> palimpsest.v1.ReadPoint
-	52, // 51: palimpsest.v1.AppendChunksRequest.Batch.chunks:type_name -> palimpsest.v1.Chunk
-	38, // 52: palimpsest.v1.AppendChunksResponse.Opened.credits:type_name -> palimpsest.v1.AppendChunksResponse.Credits
-	38, // 53: palimpsest.v1.AppendChunksResponse.Ack.credits:type_name -> palimpsest.v1.AppendChunksResponse.Credits
-	53, // 54: palimpsest.v1.RedactChunksRequest.Positions.ranges:type_name -> palimpsest.v1.PositionRange
-	53, // 55: palimpsest.v1.RedactChunksResponse.Import.positions:type_name -> palimpsest.v1.PositionRange
-	52, // 56: palimpsest.v1.SearchChunksResponse.Result.chunk:type_name -> palimpsest.v1.Chunk
-	58, // 57: palimpsest.v1.SearchChunksResponse.Result.characters:type_name -> palimpsest.v1.CharacterRange
-	53, // 58: palimpsest.v1.SearchMemoriesResponse.Entry.positions:type_name -> palimpsest.v1.PositionRange
-	59, // 59: palimpsest.v1.SearchMemoriesResponse.Entry.trust:type_name -> palimpsest.v1.SourceTrust
-	44, // 60: palimpsest.v1.SearchMemoriesResponse.Result.entry:type_name -> palimpsest.v1.SearchMemoriesResponse.Entry
-	57, // 61: palimpsest.v1.SearchMemoriesResponse.Memory.read_point:type_name -> palimpsest.v1.ReadPoint
-	2,  // 62: palimpsest.v1.RecallResponse.Part.section:type_name -> palimpsest.v1.RecallSection
-	53, // 63: palimpsest.v1.RecallResponse.Part.positions:type_name -> palimpsest.v1.PositionRange
-	58, // 64: palimpsest.v1.RecallResponse.Part.characters:type_name -> palimpsest.v1.CharacterRange
-	59, // 65: palimpsest.v1.RecallResponse.Part.trust:type_name -> palimpsest.v1.SourceTrust
-	5,  // 66: palimpsest.v1.SessionService.CreateSession:input_type -> palimpsest.v1.CreateSessionRequest
-	6,  // 67: palimpsest.v1.SessionService.GetSession:input_type -> palimpsest.v1.GetSessionRequest
-	7,  // 68: palimpsest.v1.SessionService.ListSessions:input_type -> palimpsest.v1.ListSessionsRequest
-	9,  // 69: palimpsest.v1.SessionService.UpdateSession:input_type -> palimpsest.v1.UpdateSessionRequest
-	10, // 70: palimpsest.v1.SessionService.DeleteSession:input_type -> palimpsest.v1.DeleteSessionRequest
-	11, // 71: palimpsest.v1.SessionService.ExportSession:input_type -> palimpsest.v1.ExportSessionRequest
-	13, // 72: palimpsest.v1.SessionService.ImportSession:input_type -> palimpsest.v1.ImportSessionRequest
-	15, // 73: palimpsest.v1.SessionService.Append:input_type -> palimpsest.v1.AppendRequest
-	17, // 74: palimpsest.v1.SessionService.AppendChunks:input_type -> palimpsest.v1.AppendChunksRequest
-	19, // 75: palimpsest.v1.SessionService.ListChunks:input_type -> palimpsest.v1.ListChunksRequest
-	21, // 76: palimpsest.v1.SessionService.RedactChunks:input_type -> palimpsest.v1.RedactChunksRequest
-	23, // 77: palimpsest.v1.SessionService.SearchChunks:input_type -> palimpsest.v1.SearchChunksRequest
-	26, // 78: palimpsest.v1.SessionService.GetSearchIndex:input_type -> palimpsest.v1.GetSearchIndexRequest
-	28, // 79: palimpsest.v1.SessionService.SearchMemories:input_type -> palimpsest.v1.SearchMemoriesRequest
-	30, // 80: palimpsest.v1.SessionService.Recall:input_type -> palimpsest.v1.RecallRequest
-	3,  // 81: palimpsest.v1.SessionService.CreateSession:output_type -> palimpsest.v1.Session
-	3,  // 82: palimpsest.v1.SessionService.GetSession:output_type -> palimpsest.v1.Session
-	8,  // 83: palimpsest.v1.SessionService.ListSessions:output_type -> palimpsest.v1.ListSessionsResponse
-	3,  // 84: palimpsest.v1.SessionService.UpdateSession:output_type -> palimpsest.v1.Session
-	60, // 85: palimpsest.v1.SessionService.DeleteSession:output_type -> google.protobuf.Empty
-	12, // 86: palimpsest.v1.SessionService.ExportSession:output_type -> palimpsest.v1.ExportSessionResponse
-	14, // 87: palimpsest.v1.SessionService.ImportSession:output_type -> palimpsest.v1.ImportSessionResponse
-	16, // 88: palimpsest.v1.SessionService.Append:output_type -> palimpsest.v1.AppendResponse
-	18, // 89: palimpsest.v1.SessionService.AppendChunks:output_type -> palimpsest.v1.AppendChunksResponse
-	20, // 90: palimpsest.v1.SessionService.ListChunks:output_type -> palimpsest.v1.ListChunksResponse
-	22, // 91: palimpsest.v1.SessionService.RedactChunks:output_type -> palimpsest.v1.RedactChunksResponse
-	24, // 92: palimpsest.v1.SessionService.SearchChunks:output_type -> palimpsest.v1.SearchChunksResponse
-	25, // 93: palimpsest.v1.SessionService.GetSearchIndex:output_type -> palimpsest.v1.SearchIndex
-	29, // 94: palimpsest.v1.SessionService.SearchMemories:output_type -> palimpsest.v1.SearchMemoriesResponse
-	31, // 95: palimpsest.v1.SessionService.Recall:output_type -> palimpsest.v1.RecallResponse
-	81, // [81:96] is the sub-list for method output_type
-	66, // [66:81] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	43, // 28: palimpsest.v1.RedactChunksResponse.undone_edits:type_name -> palimpsest.v1.RedactChunksResponse.UndoneEdit
+	1,  // 29: palimpsest.v1.SearchChunksRequest.mode:type_name -> palimpsest.v1.SearchMode
+	55, // 30: palimpsest.v1.SearchChunksRequest.filter:type_name -> palimpsest.v1.ChunkFilter
+	57, // 31: palimpsest.v1.SearchChunksRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
+	44, // 32: palimpsest.v1.SearchChunksResponse.results:type_name -> palimpsest.v1.SearchChunksResponse.Result
+	1,  // 33: palimpsest.v1.SearchChunksResponse.mode:type_name -> palimpsest.v1.SearchMode
+	25, // 34: palimpsest.v1.SearchChunksResponse.index:type_name -> palimpsest.v1.SearchIndex
+	58, // 35: palimpsest.v1.SearchChunksResponse.read_point:type_name -> palimpsest.v1.ReadPoint
+	55, // 36: palimpsest.v1.MemoryEntryFilter.chunks:type_name -> palimpsest.v1.ChunkFilter
+	1,  // 37: palimpsest.v1.SearchMemoriesRequest.mode:type_name -> palimpsest.v1.SearchMode
+	27, // 38: palimpsest.v1.SearchMemoriesRequest.filter:type_name -> palimpsest.v1.MemoryEntryFilter
+	57, // 39: palimpsest.v1.SearchMemoriesRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
+	46, // 40: palimpsest.v1.SearchMemoriesResponse.results:type_name -> palimpsest.v1.SearchMemoriesResponse.Result
+	1,  // 41: palimpsest.v1.SearchMemoriesResponse.mode:type_name -> palimpsest.v1.SearchMode
+	47, // 42: palimpsest.v1.SearchMemoriesResponse.memories:type_name -> palimpsest.v1.SearchMemoriesResponse.Memory
+	55, // 43: palimpsest.v1.RecallRequest.filter:type_name -> palimpsest.v1.ChunkFilter
+	1,  // 44: palimpsest.v1.RecallRequest.mode:type_name -> palimpsest.v1.SearchMode
+	2,  // 45: palimpsest.v1.RecallRequest.sections:type_name -> palimpsest.v1.RecallSection
+	57, // 46: palimpsest.v1.RecallRequest.consistency:type_name -> palimpsest.v1.ReadConsistency
+	48, // 47: palimpsest.v1.RecallResponse.parts:type_name -> palimpsest.v1.RecallResponse.Part
+	49, // 48: palimpsest.v1.RecallResponse.memories:type_name -> palimpsest.v1.RecallResponse.Memory
+	1,  // 49: palimpsest.v1.RecallResponse.mode:type_name -> palimpsest.v1.SearchMode
+	25, // 50: palimpsest.v1.RecallResponse.index:type_name -> palimpsest.v1.SearchIndex
+	58, // 51: palimpsest.v1.RecallResponse.read_point:type_name -> palimpsest.v1.ReadPoint
+	53, // 52: palimpsest.v1.AppendChunksRequest.Batch.chunks:type_name -> palimpsest.v1.Chunk
+	38, // 53: palimpsest.v1.AppendChunksResponse.Opened.credits:type_name -> palimpsest.v1.AppendChunksResponse.Credits
+	38, // 54: palimpsest.v1.AppendChunksResponse.Ack.credits:type_name -> palimpsest.v1.AppendChunksResponse.Credits
+	54, // 55: palimpsest.v1.RedactChunksRequest.Positions.ranges:type_name -> palimpsest.v1.PositionRange
+	54, // 56: palimpsest.v1.RedactChunksResponse.Import.positions:type_name -> palimpsest.v1.PositionRange
+	59, // 57: palimpsest.v1.RedactChunksResponse.UndoneEdit.kind:type_name -> palimpsest.v1.RevisionKind
+	50, // 58: palimpsest.v1.RedactChunksResponse.UndoneEdit.edited_at:type_name -> google.protobuf.Timestamp
+	53, // 59: palimpsest.v1.SearchChunksResponse.Result.chunk:type_name -> palimpsest.v1.Chunk
+	60, // 60: palimpsest.v1.SearchChunksResponse.Result.characters:type_name -> palimpsest.v1.CharacterRange
+	54, // 61: palimpsest.v1.SearchMemoriesResponse.Entry.positions:type_name -> palimpsest.v1.PositionRange
+	61, // 62: palimpsest.v1.SearchMemoriesResponse.Entry.trust:type_name -> palimpsest.v1.SourceTrust
+	45, // 63: palimpsest.v1.SearchMemoriesResponse.Result.entry:type_name -> palimpsest.v1.SearchMemoriesResponse.Entry
+	58, // 64: palimpsest.v1.SearchMemoriesResponse.Memory.read_point:type_name -> palimpsest.v1.ReadPoint
+	2,  // 65: palimpsest.v1.RecallResponse.Part.section:type_name -> palimpsest.v1.RecallSection
+	54, // 66: palimpsest.v1.RecallResponse.Part.positions:type_name -> palimpsest.v1.PositionRange
+	60, // 67: palimpsest.v1.RecallResponse.Part.characters:type_name -> palimpsest.v1.CharacterRange
+	61, // 68: palimpsest.v1.RecallResponse.Part.trust:type_name -> palimpsest.v1.SourceTrust
+	5,  // 69: palimpsest.v1.SessionService.CreateSession:input_type -> palimpsest.v1.CreateSessionRequest
+	6,  // 70: palimpsest.v1.SessionService.GetSession:input_type -> palimpsest.v1.GetSessionRequest
+	7,  // 71: palimpsest.v1.SessionService.ListSessions:input_type -> palimpsest.v1.ListSessionsRequest
+	9,  // 72: palimpsest.v1.SessionService.UpdateSession:input_type -> palimpsest.v1.UpdateSessionRequest
+	10, // 73: palimpsest.v1.SessionService.DeleteSession:input_type -> palimpsest.v1.DeleteSessionRequest
+	11, // 74: palimpsest.v1.SessionService.ExportSession:input_type -> palimpsest.v1.ExportSessionRequest
+	13, // 75: palimpsest.v1.SessionService.ImportSession:input_type -> palimpsest.v1.ImportSessionRequest
+	15, // 76: palimpsest.v1.SessionService.Append:input_type -> palimpsest.v1.AppendRequest
+	17, // 77: palimpsest.v1.SessionService.AppendChunks:input_type -> palimpsest.v1.AppendChunksRequest
+	19, // 78: palimpsest.v1.SessionService.ListChunks:input_type -> palimpsest.v1.ListChunksRequest
+	21, // 79: palimpsest.v1.SessionService.RedactChunks:input_type -> palimpsest.v1.RedactChunksRequest
+	23, // 80: palimpsest.v1.SessionService.SearchChunks:input_type -> palimpsest.v1.SearchChunksRequest
+	26, // 81: palimpsest.v1.SessionService.GetSearchIndex:input_type -> palimpsest.v1.GetSearchIndexRequest
+	28, // 82: palimpsest.v1.SessionService.SearchMemories:input_type -> palimpsest.v1.SearchMemoriesRequest
+	30, // 83: palimpsest.v1.SessionService.Recall:input_type -> palimpsest.v1.RecallRequest
+	3,  // 84: palimpsest.v1.SessionService.CreateSession:output_type -> palimpsest.v1.Session
+	3,  // 85: palimpsest.v1.SessionService.GetSession:output_type -> palimpsest.v1.Session
+	8,  // 86: palimpsest.v1.SessionService.ListSessions:output_type -> palimpsest.v1.ListSessionsResponse
+	3,  // 87: palimpsest.v1.SessionService.UpdateSession:output_type -> palimpsest.v1.Session
+	62, // 88: palimpsest.v1.SessionService.DeleteSession:output_type -> google.protobuf.Empty
+	12, // 89: palimpsest.v1.SessionService.ExportSession:output_type -> palimpsest.v1.ExportSessionResponse
+	14, // 90: palimpsest.v1.SessionService.ImportSession:output_type -> palimpsest.v1.ImportSessionResponse
+	16, // 91: palimpsest.v1.SessionService.Append:output_type -> palimpsest.v1.AppendResponse
+	18, // 92: palimpsest.v1.SessionService.AppendChunks:output_type -> palimpsest.v1.AppendChunksResponse
+	20, // 93: palimpsest.v1.SessionService.ListChunks:output_type -> palimpsest.v1.ListChunksResponse
+	22, // 94: palimpsest.v1.SessionService.RedactChunks:output_type -> palimpsest.v1.RedactChunksResponse
+	24, // 95: palimpsest.v1.SessionService.SearchChunks:output_type -> palimpsest.v1.SearchChunksResponse
+	25, // 96: palimpsest.v1.SessionService.GetSearchIndex:output_type -> palimpsest.v1.SearchIndex
+	29, // 97: palimpsest.v1.SessionService.SearchMemories:output_type -> palimpsest.v1.SearchMemoriesResponse
+	31, // 98: palimpsest.v1.SessionService.Recall:output_type -> palimpsest.v1.RecallResponse
+	84, // [84:99] is the sub-list for method output_type
+	69, // [69:84] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_palimpsest_v1_session_service_proto_init() }
@@ -4213,6 +4340,7 @@ func file_palimpsest_v1_session_service_proto_init() {
 	}
 	file_palimpsest_v1_chunks_proto_init()
 	file_palimpsest_v1_common_proto_init()
+	file_palimpsest_v1_memories_proto_init()
 	file_palimpsest_v1_operations_proto_init()
 	file_palimpsest_v1_rules_proto_init()
 	file_palimpsest_v1_session_service_proto_msgTypes[10].OneofWrappers = []any{
@@ -4246,7 +4374,7 @@ func file_palimpsest_v1_session_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_palimpsest_v1_session_service_proto_rawDesc), len(file_palimpsest_v1_session_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

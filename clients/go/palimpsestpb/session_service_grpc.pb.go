@@ -159,8 +159,8 @@ type SessionServiceClient interface {
 	// that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
 	// Chunks that are sent again, by sequence or request id, are acked and stay away. The
 	// operation is DONE when nothing derived is left in the database.
-	// Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-	// stay.
+	// Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+	// stay; `undone_edits` lists those that are undone, `validate_only` does so before.
 	// Safety: writes; idempotent; destructive, and cannot be undone.
 	RedactChunks(ctx context.Context, in *RedactChunksRequest, opts ...grpc.CallOption) (*RedactChunksResponse, error)
 	// Finds the chunks that match a query best: by words (BM25 over PostgreSQL's
@@ -519,8 +519,8 @@ type SessionServiceServer interface {
 	// that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
 	// Chunks that are sent again, by sequence or request id, are acked and stay away. The
 	// operation is DONE when nothing derived is left in the database.
-	// Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-	// stay.
+	// Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+	// stay; `undone_edits` lists those that are undone, `validate_only` does so before.
 	// Safety: writes; idempotent; destructive, and cannot be undone.
 	RedactChunks(context.Context, *RedactChunksRequest) (*RedactChunksResponse, error)
 	// Finds the chunks that match a query best: by words (BM25 over PostgreSQL's

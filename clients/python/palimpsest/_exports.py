@@ -67,6 +67,7 @@ from palimpsest._operations import (
     OperationInfo,
     OperationKind,
     OperationProgress,
+    UndoneEdit,
 )
 from palimpsest._recall import (
     Recalled,
@@ -341,6 +342,7 @@ __all__ = [
     "TreeSettings",
     "Unauthenticated",
     "Unavailable",
+    "UndoneEdit",
     "Usage",
     "UsageLine",
     "UsageReport",

@@ -9,6 +9,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from palimpsest._convert import message_of, value_of
 from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
+from palimpsest._history import RevisionKind
 from palimpsest._memories import Blocked, MemoryInfo, MemoryKind
 from palimpsest._memories import memory as memory_info
 from palimpsest._schemas import schema_fields
@@ -96,6 +97,22 @@ class ForgottenImport:
     positions: tuple[PositionRange, ...]
     #: The id of the operation there; empty where nothing was done.
     operation: str
+    #: Changes by hand that are undone there, or would be.
+    undone_edit_count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UndoneEdit:
+    """A change of a memory by hand that a redaction undoes, without its content."""
+
+    memory: str
+    #: The revision that it was.
+    revision: int
+    #: `edit` or `rollback`.
+    kind: RevisionKind
+    edited_at: datetime
+    #: Fields of the schema that it changed; `[*]` is for a free key or a place in a list.
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +128,10 @@ class Forgotten:
     kept_out: int
     #: With `include_imports`: sessions that were imported from this one.
     imports: tuple[ForgottenImport, ...] = ()
+    #: Changes by hand that are undone, or would be: the newest 100, oldest first.
+    undone_edits: tuple[UndoneEdit, ...] = ()
+    #: How many there are, with earlier ones.
+    undone_edit_count: int = 0
 
 
 def forgotten(message: session_service_pb2.RedactChunksResponse) -> Forgotten:

@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import common_pb2 as _common_pb2
+from palimpsest.v1 import memories_pb2 as _memories_pb2
 from palimpsest.v1 import operations_pb2 as _operations_pb2
 import builtins as _builtins
 import sys
@@ -1085,12 +1086,15 @@ class RedactChunksResponse(_message.Message):
         CHUNKS_FIELD_NUMBER: _builtins.int
         POSITIONS_FIELD_NUMBER: _builtins.int
         OPERATION_FIELD_NUMBER: _builtins.int
+        UNDONE_EDIT_COUNT_FIELD_NUMBER: _builtins.int
         session: _builtins.str
         """The session."""
         chunks: _builtins.int
         """How many chunks are redacted there, or would be."""
         operation: _builtins.str
         """The id of the operation there; empty where nothing was done."""
+        undone_edit_count: _builtins.int
+        """As in RedactChunksResponse. The receipt of the erasure there lists them."""
         @_builtins.property
         def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionRange]:
             """Their positions, in order."""
@@ -1102,10 +1106,56 @@ class RedactChunksResponse(_message.Message):
             chunks: _builtins.int = ...,
             positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
             operation: _builtins.str = ...,
+            undone_edit_count: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "operation", b"operation", "positions", b"positions", "session", b"session"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "operation", b"operation", "positions", b"positions", "session", b"session", "undone_edit_count", b"undone_edit_count"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class UndoneEdit(_message.Message):
+        """A change of a memory by hand that is undone, since it came after the memory read the
+        chunks. Without its content: make it again if it has nothing of what was redacted.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        KIND_FIELD_NUMBER: _builtins.int
+        EDITED_AT_FIELD_NUMBER: _builtins.int
+        PATHS_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """The memory."""
+        revision: _builtins.int
+        """The revision that it was."""
+        kind: _memories_pb2.RevisionKind.ValueType
+        """EDIT or ROLLBACK."""
+        @_builtins.property
+        def edited_at(self) -> _timestamp_pb2.Timestamp:
+            """When it was made. The audit log says by whom."""
+
+        @_builtins.property
+        def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """What it changed, by the fields of the schema, as RFC 9535 paths: `[*]` is for a free key
+            or a place in a list, which are content. Each once, of its first 20 changes; none of a
+            rollback.
+            """
+
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            revision: _builtins.int = ...,
+            kind: _memories_pb2.RevisionKind.ValueType = ...,
+            edited_at: _timestamp_pb2.Timestamp | None = ...,
+            paths: _abc.Iterable[_builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["edited_at", b"edited_at"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["edited_at", b"edited_at", "kind", b"kind", "memory", b"memory", "paths", b"paths", "revision", b"revision"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1114,12 +1164,16 @@ class RedactChunksResponse(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     KEPT_OUT_FIELD_NUMBER: _builtins.int
     IMPORTS_FIELD_NUMBER: _builtins.int
+    UNDONE_EDITS_FIELD_NUMBER: _builtins.int
+    UNDONE_EDIT_COUNT_FIELD_NUMBER: _builtins.int
     chunks: _builtins.int
     """How many chunks are redacted, or would be."""
     kept_out: _builtins.int
     """How many texts are kept out of the session from now on, or would be, that were not
     before.
     """
+    undone_edit_count: _builtins.int
+    """How many there are, with earlier ones."""
     @_builtins.property
     def operation(self) -> _operations_pb2.Operation:
         """The removal of what was derived from the chunks. Unset with `validate_only`, and when
@@ -1134,6 +1188,10 @@ class RedactChunksResponse(_message.Message):
     def imports(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedactChunksResponse.Import]:
         """With `include_imports`: the sessions that were found, newest import first."""
 
+    @_builtins.property
+    def undone_edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedactChunksResponse.UndoneEdit]:
+        """Changes by hand that are undone, or would be: the newest 100, oldest first."""
+
     def __init__(
         self,
         *,
@@ -1142,10 +1200,12 @@ class RedactChunksResponse(_message.Message):
         positions: _abc.Iterable[_common_pb2.PositionRange] | None = ...,
         kept_out: _builtins.int = ...,
         imports: _abc.Iterable[Global___RedactChunksResponse.Import] | None = ...,
+        undone_edits: _abc.Iterable[Global___RedactChunksResponse.UndoneEdit] | None = ...,
+        undone_edit_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "imports", b"imports", "kept_out", b"kept_out", "operation", b"operation", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "imports", b"imports", "kept_out", b"kept_out", "operation", b"operation", "positions", b"positions", "undone_edit_count", b"undone_edit_count", "undone_edits", b"undone_edits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

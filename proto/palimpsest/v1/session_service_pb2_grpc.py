@@ -287,8 +287,8 @@ class SessionServiceServicer(object):
         that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
         Chunks that are sent again, by sequence or request id, are acked and stay away. The
         operation is DONE when nothing derived is left in the database.
-        Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-        stay.
+        Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+        stay; `undone_edits` lists those that are undone, `validate_only` does so before.
         Safety: writes; idempotent; destructive, and cannot be undone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -162,8 +162,8 @@ class SessionServiceStub:
     that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
     Chunks that are sent again, by sequence or request id, are acked and stay away. The
     operation is DONE when nothing derived is left in the database.
-    Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-    stay.
+    Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+    stay; `undone_edits` lists those that are undone, `validate_only` does so before.
     Safety: writes; idempotent; destructive, and cannot be undone.
     """
     SearchChunks: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]
@@ -363,8 +363,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
     Chunks that are sent again, by sequence or request id, are acked and stay away. The
     operation is DONE when nothing derived is left in the database.
-    Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-    stay.
+    Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+    stay; `undone_edits` lists those that are undone, `validate_only` does so before.
     Safety: writes; idempotent; destructive, and cannot be undone.
     """
     SearchChunks: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SearchChunksRequest, _session_service_pb2.SearchChunksResponse]  # type: ignore[assignment]
@@ -627,8 +627,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         that may rest on it are deleted; questions that are being answered end with NOT_FOUND.
         Chunks that are sent again, by sequence or request id, are acked and stay away. The
         operation is DONE when nothing derived is left in the database.
-        Edits by hand that were made after a memory read the chunks are lost, and earlier ones
-        stay.
+        Edits by hand that were made after a memory read the chunks are undone, and earlier ones
+        stay; `undone_edits` lists those that are undone, `validate_only` does so before.
         Safety: writes; idempotent; destructive, and cannot be undone.
         """
 

@@ -20,7 +20,8 @@ _OPS: dict[Any, Op | None] = {
         for op, number in numbers_of(Op, memories_pb2.AmendmentOp, "AMENDMENT_OP_").items()
     },
 }
-_KINDS = {
+#: By the names that the database has.
+REVISION_KINDS = {
     name.removeprefix("REVISION_KIND_").lower(): number
     for name, number in memories_pb2.RevisionKind.items()
 }
@@ -36,7 +37,7 @@ def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
     return message_of(
         memories_pb2.Amendment,
         logged,
-        kind=_KINDS[logged.kind],
+        kind=REVISION_KINDS[logged.kind],
         positions=positions(logged.from_position + 1, logged.to_position),
         value_json=logged.value,
     )
@@ -56,7 +57,7 @@ def revision(stored: StoredRevision) -> memories_pb2.Revision:
     return message_of(
         memories_pb2.Revision,
         stored,
-        kind=_KINDS[stored.kind],
+        kind=REVISION_KINDS[stored.kind],
         # A quarantine may have the cursor go on without reading.
         positions=None
         if stored.kind == "quarantine"

@@ -3,6 +3,8 @@
 from palimpsest.v1 import session_service_pb2
 from service.rpc.convert import operations
 from service.rpc.convert.chunks import ranges_of
+from service.rpc.convert.common import message_of
+from service.rpc.convert.history import REVISION_KINDS
 from service.usecases.operations.redacting import RedactionRequest, RedactionResult
 from storage.log.selecting import Selection
 
@@ -36,9 +38,20 @@ def response(result: RedactionResult) -> session_service_pb2.RedactChunksRespons
                 chunks=len(one.positions),
                 positions=ranges_of(one.positions),
                 operation=one.operation,
+                undone_edit_count=one.undone_edits,
             )
             for one in result.imports
         ],
+        undone_edits=[
+            message_of(
+                session_service_pb2.RedactChunksResponse.UndoneEdit,
+                one,
+                kind=REVISION_KINDS[one.kind],
+                edited_at=one.created_at,
+            )
+            for one in result.undone.listed
+        ],
+        undone_edit_count=result.undone.count,
     )
     if result.operation is not None:
         message.operation.CopyFrom(operations.operation(result.operation))

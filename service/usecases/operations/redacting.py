@@ -34,13 +34,14 @@ from service.usecases.log.lookup import session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import long_operations
 from service.usecases.memories.long_operations import FoundOperation
-from service.usecases.operations.chunk_redaction import redact_chunks
+from service.usecases.operations.chunk_redaction import edits_to_undo, redact_chunks
 from service.usecases.operations.erasure_journal import ErasureJournal
 from storage.access import audit
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, keeping_out, selecting, sessions
 from storage.log.selecting import Selection
 from storage.log.sessions import StoredSession
+from storage.memories.undone_edits import NOTHING_UNDONE, UndoneEdits
 from storage.operations import copies, derived
 from storage.operations.copies import ImportedCopy
 from storage.operations.derived import RedactionRemoval
@@ -79,6 +80,8 @@ class ImportRedaction:
     positions: Sequence[int]
     #: The removal of what was derived from them; empty when there is nothing to do.
     operation: str = ""
+    #: Changes by hand that it undid there, or would undo.
+    undone_edits: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +96,8 @@ class RedactionResult:
     operation: FoundOperation | None = None
     #: With `include_imports`: those that it found.
     imports: Sequence[ImportRedaction] = ()
+    #: Changes by hand that it undid, or would undo.
+    undone: UndoneEdits = NOTHING_UNDONE
 
 
 class Redactor:
@@ -193,7 +198,12 @@ class Redactor:
             positions = self._checked([*left, *newer.positions])
             rules = await self._new_rules(tx, key, {**found.rules, **newer.rules})
             if wanted.validate_only or not (positions or rules):
-                result = RedactionResult(positions=positions, kept_out=len(rules), imports=imports)
+                undone = NOTHING_UNDONE
+                if positions:
+                    undone = await edits_to_undo(tx, key, min(positions))
+                result = RedactionResult(
+                    positions=positions, kept_out=len(rules), imports=imports, undone=undone
+                )
                 return result if copy is not None else await store_result(tx, result)
             done = await redact_chunks(tx, key, redaction_id, positions, keyed, request, rules)
             woken = done.woken
@@ -203,6 +213,7 @@ class Redactor:
                 kept_out=len(rules),
                 operation=operation,
                 imports=imports,
+                undone=done.undone,
             )
             return result if copy is not None else await store_result(tx, result)
 
@@ -329,7 +340,12 @@ async def _record(
 
 def _of_import(copy: ImportedCopy, done: RedactionResult) -> ImportRedaction:
     operation = "" if done.operation is None else str(done.operation.operation.id)
-    return ImportRedaction(session=copy.name, positions=done.positions, operation=operation)
+    return ImportRedaction(
+        session=copy.name,
+        positions=done.positions,
+        operation=operation,
+        undone_edits=done.undone.count,
+    )
 
 
 def _too_many_rules(message: str, limit: int) -> InvalidInput:

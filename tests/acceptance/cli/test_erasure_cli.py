@@ -101,6 +101,40 @@ def test_forgetting_again_says_what_it_cannot_keep_out(served: Served) -> None:
     assert "give one of" in said
 
 
+async def edit(address: str, exported: Path) -> None:
+    """Makes a session whose memory is edited by hand after a step, and a copy of it."""
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("edited")
+        notes = await session.create_memory("notes", schema="class N:\n    facts: dict[str, str]\n")
+        await session.append([SECRET])
+        await session.flush()
+        await notes.get(fully_applied=True, timeout=60)
+        await notes.edit([palimpsest.Edit.put(f"$.facts['{SECRET}']", SECRET)])
+        await session.export(exported)
+        await client.import_session(exported, "copy")
+        dry = await session.forget(positions=[1], dry_run=True, include_imports=True)
+        (undone,) = dry.undone_edits
+        assert (undone.memory, undone.kind, undone.paths) == ("notes", "edit", ("$['facts'][*]",))
+        assert undone.revision == (await notes.get()).revision
+        assert dry.undone_edit_count == 1
+        assert [(one.session, one.undone_edit_count) for one in dry.imports] == [("copy", 1)]
+
+
+def test_edits_that_are_undone_are_shown_without_content(served: Served) -> None:
+    asyncio.run(edit(served.address, served.folder / "edited.jsonl"))
+    wanted = ("forget", "--session", "edited", "--position", "1", "--include-imports")
+    code, _, would = served.asked(*wanted, "--dry-run")
+    assert code == 0, would
+    code, _, said = served.asked(*wanted)
+    assert code == 0, said
+    assert "would be undone: 1 edit by hand;" in would
+    assert "\nundone: 1 edit by hand;" in said
+    for one in (would, said):
+        assert "  edit of 'notes' at revision 2: $['facts'][*]\n" in one
+        assert "undone there: 1 edit by hand\n" in one
+        assert "marzipan" not in one
+
+
 def test_what_is_kept_out_is_listed_and_let_in(served: Served) -> None:
     code, shown, said = served.asked("erasure", "kept-out", "-s", "s", "--json")
     assert code == 0, said

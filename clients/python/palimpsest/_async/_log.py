@@ -360,7 +360,8 @@ class SessionLog(Resource):
         Exactly one of `positions` (single ones, or first and last), `thread`, `source` and `text`
         says which. A `text` means all chunks that contain it, in any part and any case unless
         `case_sensitive`. Positions stay, as tombstones with `Chunk.redaction`. Memories go back
-        to before they read the chunks, and read the log on from there.
+        to before they read the chunks, and read the log on from there. Edits by hand since then are
+        undone: `Forgotten.undone_edits` lists them, also with `dry_run`.
 
         With `keep_out`, the default for a `text`, the same content appended anew becomes a
         tombstone at once; a `text` also when no chunk has it now. With `dry_run` nothing is

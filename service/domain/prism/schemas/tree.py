@@ -132,10 +132,30 @@ class Schema:
             resolved /= token
         return resolved, here
 
+    def fields_of(self, path: Path) -> str:
+        """Returns a path with `[*]` for free keys and places in lists, which are content.
+
+        It ends where no value can be.
+        """
+        here: Type = self.root
+        shown, at = "$", Path()
+        for token in path.tokens:
+            try:
+                named, below = _descend(here, token, at)
+            except Mismatch:
+                break
+            is_field = isinstance(_without_null(here), RecordType)
+            shown += str(Path((named,)))[1:] if is_field else "[*]"
+            here, at = below, at / named
+        return shown
+
+
+def _without_null(of: Type) -> Type:
+    return of.inner if isinstance(of, OptionalType) else of
+
 
 def _descend(here: Type, token: str | int, at: Path) -> tuple[str | int, Type]:
-    if isinstance(here, OptionalType):
-        here = here.inner
+    here = _without_null(here)
     match here:
         case RecordType():
             field = here.field(str(token))
