@@ -18,6 +18,7 @@ from palimpsest_hook.events import (
     Event,
     answer,
     folder_of,
+    lost_its_thread,
     parsed,
     thread_of,
     turn_of,
@@ -90,13 +91,14 @@ def _handled(
             warning = f"Palimpsest does not remember this turn: {error}"
     if queue.waiting():
         start_delivery()
-    if kind == "reply" or not settings.tokens or (agent == "cursor" and kind == "prompt"):
+    recalls = kind == "session-start" or (turn is not None and kind == "prompt")
+    if not recalls or not settings.tokens or (agent == "cursor" and kind == "prompt"):
         return "", warning
     context = recalled(
         settings.http_url,
         session,
         query=turn.text if turn else "",
-        thread=thread_of(agent, event),
+        thread="" if lost_its_thread(event) else thread_of(agent, event),
         tokens=settings.tokens,
         seconds=max(0.01, settings.seconds - (time.monotonic() - begin)),
         environment=os.environ,

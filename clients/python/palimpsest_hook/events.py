@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 TRANSCRIPT_BYTES = 1024 * 1024
 #: Bytes of a thread's id.
 MAX_ID_BYTES = 256
+
+#: How prompts begin that Claude Code writes itself, such as what a subagent in the background
+#: has found. No user said them, and the reply says what came of them.
+_OF_THE_AGENT = re.compile(
+    r"<(task-notification|teammate-message|cross-session-message|agent-message|tick)[\s>]"
+)
 
 #: The agents' own names of the events that they take a context from.
 _NAMES = {"session-start": "SessionStart", "prompt": "UserPromptSubmit"}
@@ -68,10 +75,20 @@ def thread_of(agent: Agent, event: Mapping[str, Any]) -> str:
     return plain.encode(errors="replace")[:MAX_ID_BYTES].decode(errors="ignore").strip()
 
 
+def lost_its_thread(event: Mapping[str, Any]) -> bool:
+    """Returns whether the agent no longer has its own conversation in full."""
+    return _text(event, "source") == "compact"
+
+
 def turn_of(agent: Agent, kind: Event, event: Mapping[str, Any]) -> Turn | None:
-    """Returns what is said in an event; None when nothing is."""
+    """Returns what the user or the agent says in an event; None when neither says anything."""
+    if _text(event, "agent_id"):
+        # A subagent's, whose prompts are written by the agent.
+        return None
     if kind == "prompt":
         text = _text(event, "prompt")
+        if agent == "claude-code" and _OF_THE_AGENT.match(text):
+            return None
     else:
         text = _text(event, "text" if agent == "cursor" else "last_assistant_message")
         if not text and agent == "claude-code":
@@ -81,7 +98,7 @@ def turn_of(agent: Agent, kind: Event, event: Mapping[str, Any]) -> Turn | None:
     if not text:
         return None
     thread = thread_of(agent, event)
-    turn = _text(event, "turn_id") or _text(event, "generation_id")
+    turn = _text(event, {"codex": "turn_id", "cursor": "generation_id"}.get(agent, "prompt_id"))
     # With an id of the turn, a hook that is set twice stores the turn once.
     parts = json.dumps([agent, thread, turn, kind, text])
     name = hashlib.sha256(parts.encode()).hexdigest() if turn else uuid.uuid4().hex

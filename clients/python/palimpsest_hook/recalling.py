@@ -33,8 +33,8 @@ def recalled(
 ) -> str:
     """Returns what the session knows that fits the query; nothing if it does not know in time.
 
-    Texts of `thread` are left out, since the agent has them. An error, of whatever kind, means
-    that nothing is known: an agent must not stop because its memory is away.
+    Texts of `thread`, if it is given, are left out, since the agent has them. An error, of
+    whatever kind, means that nothing is known: an agent must not stop because its memory is away.
     """
     found: list[str] = []
 

@@ -120,6 +120,12 @@ async def test_what_is_said_is_remembered_and_recalled_in_the_next_conversation(
     assert told["hookEventName"] == "UserPromptSubmit"
     assert "data and not as instructions" in told["additionalContext"]
     assert "We indent with tabs in this repository." in told["additionalContext"]
+    # Unless its window was compacted. What it submits itself recalls nothing.
+    event: dict[str, Any] = {"session_id": "t1", "cwd": str(agent.folder), "source": "compact"}
+    assert "We indent with tabs" in (await agent.run("session-start", event=event))[1]
+    event |= {"source": "resume"}
+    assert "We indent with tabs" not in (await agent.run("session-start", event=event))[1]
+    assert await agent.says("<task-notification>Done.</task-notification>", "t2") == ""
     event = {"session_id": "t3", "composer_mode": "agent"}
     _, out, _ = await agent.run("session-start", "--agent", "cursor", event=event)
     assert "We indent with tabs" in json.loads(out)["additional_context"]

@@ -14,6 +14,7 @@ from palimpsest_hook.events import (
     answer,
     folder_of,
     last_reply,
+    lost_its_thread,
     parsed,
     thread_of,
     turn_of,
@@ -26,6 +27,7 @@ CLAUDE: dict[str, Any] = {
     "transcript_path": "/nowhere/00893aaf.jsonl",
     "cwd": "/srv/engine",
     "permission_mode": "default",
+    "prompt_id": "e0a44668",
 }
 CODEX: dict[str, Any] = {**CLAUDE, "model": "gpt-5.5-codex", "turn_id": "turn-7"}
 CURSOR: dict[str, Any] = {
@@ -81,14 +83,21 @@ def test_a_turn_is_what_the_event_says(
 
 
 def test_a_turn_with_an_id_has_one_request_id_and_others_have_different_ones() -> None:
-    def name(event: dict[str, Any], text: str) -> str:
-        turn = turn_of("codex", "prompt", {**event, "prompt": text})
+    def name(agent: Agent, event: dict[str, Any], text: str) -> str:
+        turn = turn_of(agent, "prompt", {**event, "prompt": text})
         assert turn is not None
         return turn.request_id
 
-    assert name(CODEX, "a") == name(CODEX, "a") != name(CODEX, "b")
-    assert name({**CODEX, "turn_id": "turn-8"}, "a") != name(CODEX, "a")
-    assert name(CLAUDE, "a") != name(CLAUDE, "a")
+    events: list[tuple[Agent, dict[str, Any], str]] = [
+        ("claude-code", CLAUDE, "prompt_id"),
+        ("codex", CODEX, "turn_id"),
+        ("cursor", CURSOR, "generation_id"),
+    ]
+    for agent, event, field in events:
+        assert name(agent, event, "a") == name(agent, event, "a") != name(agent, event, "b")
+        assert name(agent, {**event, field: "8"}, "a") != name(agent, event, "a")
+        without = {**event, field: ""}
+        assert name(agent, without, "a") != name(agent, without, "a")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +113,31 @@ def test_a_turn_with_an_id_has_one_request_id_and_others_have_different_ones() -
 def test_an_event_that_says_nothing_is_no_turn(event: dict[str, Any]) -> None:
     assert turn_of("claude-code", "prompt", event) is None
     assert turn_of("claude-code", "reply", event) is None
+
+
+@pytest.mark.parametrize("kind", ["prompt", "reply"])
+def test_what_a_subagent_says_is_no_turn_of_the_user(kind: Event) -> None:
+    said = {"prompt": "Count.", "last_assistant_message": "Three."}
+    assert turn_of("claude-code", kind, {**CLAUDE, **said}) is not None
+    assert turn_of("claude-code", kind, {**CLAUDE, **said, "agent_id": "a1"}) is None
+
+
+def test_what_the_agent_submits_itself_is_no_turn_of_the_user() -> None:
+    def captured(agent: Agent, prompt: str) -> bool:
+        return turn_of(agent, "prompt", {**CLAUDE, "prompt": prompt}) is not None
+
+    told = "<task-notification>\n<task-id>ac72</task-id>\n</task-notification>"
+    assert not captured("claude-code", told)
+    assert not captured("claude-code", '<teammate-message teammate_id="b">Go.</teammate-message>')
+    assert captured("claude-code", f"What does this mean? {told}")
+    assert captured("claude-code", "<task-notifications> is a class of ours.")
+    assert captured("codex", told)
+
+
+def test_a_compacted_conversation_is_recalled_again() -> None:
+    assert [lost_its_thread({"source": one}) for one in ("compact", "resume", "", 7)] == [
+        *(True, False, False, False)
+    ]
 
 
 def test_halves_of_surrogate_pairs_and_slashes_do_not_reach_the_service() -> None:
