@@ -276,3 +276,19 @@ def test_the_plugin_runs_the_hook_at_each_event_in_the_agents_form(agent: Agent)
         json.loads(one.read_text()) for one in (*plugin.glob(".mcp.json"), *plugin.glob("mcp.json"))
     )
     assert server == {"mcpServers": {"palimpsest": {"command": "palimpsest-hook", "args": ["mcp"]}}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "marketplace"),
+    [
+        ("claude-code", ".claude-plugin/marketplace.json"),
+        ("codex", ".agents/plugins/marketplace.json"),
+        ("cursor", ".cursor-plugin/marketplace.json"),
+    ],
+)
+def test_each_agent_finds_its_own_plugin_in_the_folder(agent: Agent, marketplace: str) -> None:
+    found = json.loads((AGENTS_FOLDER / marketplace).read_text())
+    (plugin,) = found["plugins"]
+    assert (found["name"], plugin["name"]) == ("palimpsest", "palimpsest")
+    source = plugin["source"]
+    assert (source["path"] if agent == "codex" else source) == f"./{agent}"
