@@ -1,241 +1,320 @@
 package dev.palimpsest;
 
-import dev.palimpsest.PalimpsestException.Details;
-import io.grpc.CallOptions;
-import io.grpc.Channel;
-import io.grpc.ChannelCredentials;
-import io.grpc.ClientCall;
-import io.grpc.ClientInterceptor;
-import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
-import io.grpc.InsecureChannelCredentials;
-import io.grpc.Metadata;
+import com.google.protobuf.FieldMask;
+import com.google.protobuf.Message;
+import dev.palimpsest.PalimpsestException.AlreadyExists;
+import dev.palimpsest.v1.AccessServiceGrpc;
+import dev.palimpsest.v1.AllowTextRequest;
+import dev.palimpsest.v1.ApiKey;
+import dev.palimpsest.v1.AuditEvent;
+import dev.palimpsest.v1.CreateApiKeyRequest;
+import dev.palimpsest.v1.CreateApiKeyResponse;
+import dev.palimpsest.v1.CreateTenantRequest;
+import dev.palimpsest.v1.DeleteTenantRequest;
+import dev.palimpsest.v1.Erasure;
+import dev.palimpsest.v1.ErasureReceipt;
+import dev.palimpsest.v1.GetErasureReceiptRequest;
+import dev.palimpsest.v1.GetQuotaRequest;
+import dev.palimpsest.v1.GetTenantRequest;
+import dev.palimpsest.v1.KeptOutText;
+import dev.palimpsest.v1.ListApiKeysRequest;
+import dev.palimpsest.v1.ListAuditEventsRequest;
+import dev.palimpsest.v1.ListErasuresRequest;
+import dev.palimpsest.v1.ListKeptOutTextsRequest;
+import dev.palimpsest.v1.ListSourcesRequest;
+import dev.palimpsest.v1.ListSourcesResponse;
+import dev.palimpsest.v1.ListTenantsRequest;
+import dev.palimpsest.v1.QuarantineResult;
+import dev.palimpsest.v1.QuarantineSourceRequest;
+import dev.palimpsest.v1.Quota;
+import dev.palimpsest.v1.ReleaseSourceRequest;
+import dev.palimpsest.v1.RevokeApiKeyRequest;
+import dev.palimpsest.v1.RotateApiKeyRequest;
+import dev.palimpsest.v1.Scope;
+import dev.palimpsest.v1.SetSourceTrustRequest;
+import dev.palimpsest.v1.SourceRule;
+import dev.palimpsest.v1.SourceTrust;
+import dev.palimpsest.v1.Tenant;
+import dev.palimpsest.v1.UpdateQuotaRequest;
+import dev.palimpsest.v1.UpdateTenantRequest;
 import io.grpc.MethodDescriptor;
-import io.grpc.Status;
-import io.grpc.TlsChannelCredentials;
-import java.io.ByteArrayInputStream;
-import java.io.IOException;
-import java.net.InetAddress;
-import java.net.UnknownHostException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.security.GeneralSecurityException;
-import java.security.cert.CertificateFactory;
-import java.util.Locale;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.Supplier;
-import java.util.function.UnaryOperator;
+import java.util.function.Consumer;
+import java.util.stream.Stream;
 
-/** What a client proves itself with, and whom it trusts. Nothing shows its token. */
-final class Access implements ClientInterceptor {
-  private static final Metadata.Key<String> AUTHORIZATION =
-      Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
-  private static final int MAX_TOKEN_CHARACTERS = 8192;
-  private static final Set<String> TRUE = Set.of("1", "true", "yes", "on");
+/**
+ * What administrators do, with a key of the scope "admin": tenants, their keys and quotas, what was
+ * deleted, how much sources are trusted, and the audit log.
+ *
+ * <pre>{@code
+ * String key = palimpsest.access().createKey(Set.of(Scope.SCOPE_READ)).getKey();
+ * }</pre>
+ *
+ * <p>It is about the client's own tenant. Administrators of the system tenant name another one by
+ * {@link #ofTenant}.
+ */
+public final class Access {
+  private static final int PAGE = 1000;
 
-  private final Optional<Supplier<String>> token;
-  private final ChannelCredentials credentials;
-  private final boolean mayUseProxy;
+  private final Connection connection;
+  private final String tenant;
 
-  Access(Target target, Palimpsest.Builder given, UnaryOperator<String> environment) {
-    token = tokenOf(given, environment);
-    boolean allowed =
-        given.plainToken
-            || TRUE.contains(
-                named(environment, "PALIMPSEST_PLAIN_TOKEN").orElse("").toLowerCase(Locale.ROOT));
-    boolean isPlain = token.isPresent() && !target.secure();
-    if (isPlain && !allowed && !isLocal(target.address())) {
-      throw new IllegalArgumentException(
-          "the token is not sent to "
-              + target.address()
-              + " without TLS: connect to grpcs://HOST:PORT, or allow it with plainToken(true)"
-              + " (PALIMPSEST_PLAIN_TOKEN=true)");
-    }
-    mayUseProxy = !isPlain || allowed;
-    if (target.secure()) {
-      credentials = tls(given, environment);
-    } else if (given.caFile != null || given.certificateFile != null || given.keyFile != null) {
-      throw new IllegalArgumentException(
-          "certificate files are not used, since "
-              + target.address()
-              + " is without TLS: use grpcs://HOST:PORT");
-    } else {
-      credentials = InsecureChannelCredentials.create();
-    }
+  Access(Connection connection, String tenant) {
+    this.connection = connection;
+    this.tenant = tenant;
   }
 
-  ChannelCredentials credentials() {
-    return credentials;
+  /** Returns the same for another tenant, which only the system tenant may administer. */
+  public Access ofTenant(String tenant) {
+    return new Access(connection, tenant);
   }
 
-  /** Returns whether a proxy, which is another machine, may see what is sent. */
-  boolean mayUseProxy() {
-    return mayUseProxy;
+  private <Q extends Message, R> R call(MethodDescriptor<Q, R> method, Q request) {
+    return connection.call(method, request, Optional.empty());
   }
 
-  /** Adds the token to each call. */
-  @Override
-  public <Q, R> ClientCall<Q, R> interceptCall(
-      MethodDescriptor<Q, R> method, CallOptions options, Channel next) {
-    ClientCall<Q, R> call = next.newCall(method, options);
-    if (token.isEmpty()) {
-      return call;
-    }
-    return new SimpleForwardingClientCall<Q, R>(call) {
-      @Override
-      public void start(Listener<R> listener, Metadata headers) {
-        headers.put(AUTHORIZATION, "Bearer " + current());
-        super.start(listener, headers);
-      }
-    };
+  /**
+   * Creates a tenant; the settings are its display name, and whether it is suspended.
+   *
+   * @throws AlreadyExists ({@code TENANT_EXISTS})
+   */
+  public Tenant createTenant(String id, Consumer<Tenant.Builder> settings) {
+    Tenant.Builder wanted = Tenant.newBuilder();
+    settings.accept(wanted);
+    CreateTenantRequest request =
+        CreateTenantRequest.newBuilder().setTenant(wanted.setId(id)).build();
+    return call(AccessServiceGrpc.getCreateTenantMethod(), request);
   }
 
-  private String current() {
+  /** Creates a tenant, or returns the one that is there as it is. */
+  public Tenant createTenantIfMissing(String id, Consumer<Tenant.Builder> settings) {
     try {
-      return token.orElseThrow().get();
-    } catch (RuntimeException error) {
-      // The program's function may throw anything, and its words may hold anything.
-      String said =
-          error instanceof UnusableToken ? error.getMessage() : error.getClass().getSimpleName();
-      throw PalimpsestException.of(
-          Details.of(Status.Code.UNAUTHENTICATED, "there is no token for this call: " + said),
-          error instanceof UnusableToken ? error : null);
-    }
-  }
-
-  private static Optional<Supplier<String>> tokenOf(
-      Palimpsest.Builder given, UnaryOperator<String> environment) {
-    if (given.token != null) {
-      return Optional.of(() -> checked(given.token.get()));
-    }
-    Optional<String> text = named(environment, "PALIMPSEST_TOKEN");
-    Optional<String> path = named(environment, "PALIMPSEST_TOKEN_FILE");
-    if (text.isPresent() && path.isPresent()) {
-      throw new IllegalArgumentException(
-          "PALIMPSEST_TOKEN and PALIMPSEST_TOKEN_FILE are both set: set one of them");
-    }
-    return text.map(Access::fixed).or(() -> path.map(one -> ofFile(Path.of(one))));
-  }
-
-  /** Returns what always returns this token. Throws for what is no token. */
-  static Supplier<String> fixed(String token) {
-    String text = checked(token);
-    return () -> text;
-  }
-
-  /** Returns what reads the token of a file, which may change. Throws for what is no token. */
-  static Supplier<String> ofFile(Path path) {
-    Supplier<String> read =
-        () -> {
-          try {
-            if (Files.size(path) > MAX_TOKEN_CHARACTERS + 100) {
-              throw new UnusableToken("the token has more than 8192 characters");
-            }
-            return checked(Files.readString(path, StandardCharsets.ISO_8859_1));
-          } catch (IOException error) {
-            throw new UnusableToken("cannot read " + path + " (the token)");
-          }
-        };
-    read.get();
-    return read;
-  }
-
-  private static String checked(String given) {
-    String token = given == null ? "" : given.strip();
-    if (token.isEmpty()) {
-      throw new UnusableToken("the token is empty: leave it out where the service needs none");
-    }
-    if (token.length() > MAX_TOKEN_CHARACTERS) {
-      throw new UnusableToken("the token has more than 8192 characters");
-    }
-    if (!token.chars().allMatch(one -> one > ' ' && one < 127)) {
-      throw new UnusableToken(
-          "the token has characters that no token has: give it as it was issued");
-    }
-    return token;
-  }
-
-  /** A token cannot be sent; the message has nothing of it. */
-  static final class UnusableToken extends IllegalArgumentException {
-    private static final long serialVersionUID = 1L;
-
-    UnusableToken(String message) {
-      super(message);
-    }
-  }
-
-  private static ChannelCredentials tls(
-      Palimpsest.Builder given, UnaryOperator<String> environment) {
-    Optional<Path> ca = path(given.caFile, environment, "PALIMPSEST_CA_FILE");
-    Optional<Path> own = path(given.certificateFile, environment, "PALIMPSEST_CERTIFICATE_FILE");
-    Optional<Path> key = path(given.keyFile, environment, "PALIMPSEST_KEY_FILE");
-    if (own.isPresent() != key.isPresent()) {
-      throw new IllegalArgumentException(
-          "a client's certificate needs its key, and "
-              + (own.isPresent()
-                  ? "keyFile (PALIMPSEST_KEY_FILE)"
-                  : "certificateFile (PALIMPSEST_CERTIFICATE_FILE)")
-              + " is missing: name it");
-    }
-    TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder();
-    try {
-      if (ca.isPresent()) {
-        byte[] roots = pem(ca.get(), "PALIMPSEST_CA_FILE");
-        CertificateFactory.getInstance("X.509")
-            .generateCertificates(new ByteArrayInputStream(roots));
-        builder.trustManager(new ByteArrayInputStream(roots));
+      return createTenant(id, settings);
+    } catch (AlreadyExists error) {
+      if (!error.reason().equals("TENANT_EXISTS")) {
+        throw error;
       }
-      if (own.isPresent() && key.isPresent()) {
-        builder.keyManager(
-            new ByteArrayInputStream(pem(own.get(), "PALIMPSEST_CERTIFICATE_FILE")),
-            new ByteArrayInputStream(pem(key.get(), "PALIMPSEST_KEY_FILE")));
-      }
-    } catch (IOException | GeneralSecurityException error) {
-      throw new IllegalArgumentException(
-          "a certificate cannot be read: name PEM files, the key without a passphrase", error);
-    }
-    return builder.build();
-  }
-
-  private static byte[] pem(Path path, String variable) {
-    try {
-      byte[] content = Files.readAllBytes(path);
-      if (!new String(content, StandardCharsets.ISO_8859_1).contains("-----BEGIN ")) {
-        throw new IllegalArgumentException(path + " (" + variable + ") is no PEM file");
-      }
-      return content;
-    } catch (IOException error) {
-      throw new IllegalArgumentException("cannot read " + path + " (" + variable + ")", error);
+      return ofTenant(id).tenant();
     }
   }
 
-  private static Optional<Path> path(
-      Path given, UnaryOperator<String> environment, String variable) {
-    return Optional.ofNullable(given).or(() -> named(environment, variable).map(Path::of));
+  /** Returns the tenant. */
+  public Tenant tenant() {
+    GetTenantRequest request = GetTenantRequest.newBuilder().setTenant(tenant).build();
+    return call(AccessServiceGrpc.getGetTenantMethod(), request);
   }
 
-  private static Optional<String> named(UnaryOperator<String> environment, String variable) {
-    return Optional.ofNullable(environment.apply(variable)).filter(one -> !one.isEmpty());
+  /** Returns all tenants, by id; pages are read as needed. */
+  public Stream<Tenant> tenants() {
+    return connection.all(
+        AccessServiceGrpc.getListTenantsMethod(),
+        ListTenantsRequest.newBuilder().setPageSize(PAGE).build(),
+        page -> page.getTenantsList(),
+        Optional.empty());
   }
 
-  /** Returns whether only this machine is reached at an address in gRPC's form. */
-  static boolean isLocal(String address) {
-    if (address.startsWith("unix:")) {
-      return true;
-    }
-    String host = address.substring(0, address.lastIndexOf(':')).replaceAll("[\\[\\]]", "");
-    if (host.equals("localhost")) {
-      return true;
-    }
-    // A name is not looked up: who answers for it may change.
-    if (!host.matches("[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")) {
-      return false;
-    }
-    try {
-      return InetAddress.getByName(host).isLoopbackAddress();
-    } catch (UnknownHostException error) {
-      return false;
-    }
+  /** Suspends a tenant, or lets it continue: servers refuse its calls within 10 seconds. */
+  public Tenant suspendTenant(String id, boolean suspended) {
+    return updateTenant(Tenant.newBuilder().setId(id).setSuspended(suspended), "suspended");
+  }
+
+  /** Changes fields of a tenant, by their names in the API: display_name, suspended, retention. */
+  public Tenant updateTenant(Tenant.Builder changed, String... fields) {
+    UpdateTenantRequest request =
+        UpdateTenantRequest.newBuilder()
+            .setTenant(changed)
+            .setUpdateMask(FieldMask.newBuilder().addAllPaths(List.of(fields)))
+            .build();
+    return call(AccessServiceGrpc.getUpdateTenantMethod(), request);
+  }
+
+  /**
+   * Deletes a tenant with all that it has; workers remove the rows. Its erasures and its audit log
+   * stay.
+   */
+  public Erasure deleteTenant(String id, String reason) {
+    DeleteTenantRequest request =
+        DeleteTenantRequest.newBuilder().setTenant(id).setReason(reason).build();
+    return call(AccessServiceGrpc.getDeleteTenantMethod(), request);
+  }
+
+  /** Returns the quotas that are in force. */
+  public Quota quota() {
+    GetQuotaRequest request = GetQuotaRequest.newBuilder().setTenant(tenant).build();
+    return call(AccessServiceGrpc.getGetQuotaMethod(), request);
+  }
+
+  /** Sets quotas; 0 does not limit. Servers enforce them within 10 seconds. */
+  public Quota updateQuota(Consumer<Quota.Builder> changes) {
+    Quota.Builder changed = Quota.newBuilder();
+    changes.accept(changed);
+    List<String> names =
+        changed.clearTenant().getAllFields().keySet().stream().map(one -> one.getName()).toList();
+    return updateQuota(changed, names);
+  }
+
+  /** Returns quotas, by their names in the API, to the defaults of the service. */
+  public Quota resetQuota(String... names) {
+    return updateQuota(Quota.newBuilder(), List.of(names));
+  }
+
+  private Quota updateQuota(Quota.Builder changed, List<String> names) {
+    UpdateQuotaRequest request =
+        UpdateQuotaRequest.newBuilder()
+            .setQuota(changed.setTenant(tenant))
+            .setUpdateMask(FieldMask.newBuilder().addAllPaths(names))
+            .build();
+    return call(AccessServiceGrpc.getUpdateQuotaMethod(), request);
+  }
+
+  /** Creates a key with these scopes; otherwise as the other. */
+  public CreateApiKeyResponse createKey(Set<Scope> scopes) {
+    return createKey(scopes, key -> {});
+  }
+
+  /**
+   * Creates a key, whose secret cannot be read again; the settings are a display name, a prefix of
+   * the sessions that it is for, and when it expires.
+   *
+   * <p>The call is not repeated when the connection is lost: list the keys then, and revoke the one
+   * that was never used.
+   */
+  public CreateApiKeyResponse createKey(Set<Scope> scopes, Consumer<ApiKey.Builder> settings) {
+    ApiKey.Builder wanted = ApiKey.newBuilder();
+    settings.accept(wanted);
+    CreateApiKeyRequest request =
+        CreateApiKeyRequest.newBuilder()
+            .setTenant(tenant)
+            .setApiKey(wanted.clearScopes().addAllScopes(scopes))
+            .build();
+    return call(AccessServiceGrpc.getCreateApiKeyMethod(), request);
+  }
+
+  /** Returns all keys from the oldest; expired and revoked ones as well. */
+  public Stream<ApiKey> keys() {
+    return connection.all(
+        AccessServiceGrpc.getListApiKeysMethod(),
+        ListApiKeysRequest.newBuilder().setTenant(tenant).setPageSize(PAGE).build(),
+        page -> page.getApiKeysList(),
+        Optional.empty());
+  }
+
+  /**
+   * Creates a key with the scopes and sessions of another, which expires after an overlap: that of
+   * the options, by default 24 hours. As {@link #createKey(Set)} it is not repeated.
+   */
+  public CreateApiKeyResponse rotateKey(String key, Consumer<RotateApiKeyRequest.Builder> options) {
+    RotateApiKeyRequest.Builder request = RotateApiKeyRequest.newBuilder();
+    options.accept(request);
+    request.setTenant(tenant).setApiKey(key);
+    return call(AccessServiceGrpc.getRotateApiKeyMethod(), request.build());
+  }
+
+  /** Revokes a key for good; no server accepts it after 10 seconds. */
+  public ApiKey revokeKey(String key) {
+    RevokeApiKeyRequest request =
+        RevokeApiKeyRequest.newBuilder().setTenant(tenant).setApiKey(key).build();
+    return call(AccessServiceGrpc.getRevokeApiKeyMethod(), request);
+  }
+
+  /** Returns what was deleted for good, from the oldest; pages are read as needed. */
+  public Stream<Erasure> erasures() {
+    return connection.all(
+        AccessServiceGrpc.getListErasuresMethod(),
+        ListErasuresRequest.newBuilder().setTenant(tenant).setPageSize(PAGE).build(),
+        page -> page.getErasuresList(),
+        Optional.empty());
+  }
+
+  /**
+   * Returns the receipt of an erasure.
+   *
+   * @throws PalimpsestException.FailedPrecondition until the last row is removed
+   */
+  public ErasureReceipt erasureReceipt(String erasure) {
+    GetErasureReceiptRequest request =
+        GetErasureReceiptRequest.newBuilder().setTenant(tenant).setErasure(erasure).build();
+    return call(AccessServiceGrpc.getGetErasureReceiptMethod(), request);
+  }
+
+  /** Returns the texts that a session keeps out since they were forgotten. */
+  public Stream<KeptOutText> keptOutTexts(String session) {
+    return connection.all(
+        AccessServiceGrpc.getListKeptOutTextsMethod(),
+        ListKeptOutTextsRequest.newBuilder().setSession(session).setPageSize(PAGE).build(),
+        page -> page.getTextsList(),
+        Optional.empty());
+  }
+
+  /** Lets a text in again, from the next append on. */
+  public KeptOutText allowText(String session, String text) {
+    AllowTextRequest request =
+        AllowTextRequest.newBuilder().setSession(session).setId(text).build();
+    return call(AccessServiceGrpc.getAllowTextMethod(), request);
+  }
+
+  /**
+   * Returns what was administered, edited by hand and deleted; the options select actions, a
+   * session, a principal or times. Pages are read as needed.
+   */
+  public Stream<AuditEvent> auditEvents(Consumer<ListAuditEventsRequest.Builder> options) {
+    ListAuditEventsRequest.Builder request = ListAuditEventsRequest.newBuilder().setPageSize(PAGE);
+    options.accept(request);
+    return connection.all(
+        AccessServiceGrpc.getListAuditEventsMethod(),
+        request.setTenant(tenant).build(),
+        page -> page.getEventsList(),
+        Optional.empty());
+  }
+
+  /**
+   * Sets how much a source is trusted, in a session, or in all with an empty id. The source may be
+   * the beginning of several and an asterisk: "web:*".
+   */
+  public SourceRule setSourceTrust(String session, String source, SourceTrust trust) {
+    SetSourceTrustRequest request =
+        SetSourceTrustRequest.newBuilder()
+            .setSession(session)
+            .setSource(source)
+            .setTrust(trust)
+            .build();
+    return call(AccessServiceGrpc.getSetSourceTrustMethod(), request);
+  }
+
+  /** Removes the rule of a source, of a session or of all. */
+  public SourceRule removeSourceTrust(String session, String source) {
+    return setSourceTrust(session, source, SourceTrust.SOURCE_TRUST_UNSPECIFIED);
+  }
+
+  /** Returns how much sources are trusted, in a session and in all others. */
+  public Stream<SourceRule> sources(String session) {
+    return connection.all(
+        AccessServiceGrpc.getListSourcesMethod(),
+        ListSourcesRequest.newBuilder().setSession(session).build(),
+        page -> page.getSourcesList(),
+        Optional.empty());
+  }
+
+  /** Returns the memories to which a quarantine or a release is not applied yet. */
+  public List<String> pendingMemories(String session) {
+    ListSourcesRequest request = ListSourcesRequest.newBuilder().setSession(session).build();
+    ListSourcesResponse found = call(AccessServiceGrpc.getListSourcesMethod(), request);
+    return found.getPendingMemoriesList();
+  }
+
+  /** Blocks a source of a session, and undoes what its memories derived from it. */
+  public QuarantineResult quarantineSource(String session, String source) {
+    QuarantineSourceRequest request =
+        QuarantineSourceRequest.newBuilder().setSession(session).setSource(source).build();
+    return call(AccessServiceGrpc.getQuarantineSourceMethod(), request);
+  }
+
+  /** Restores what a quarantine undid. */
+  public QuarantineResult releaseSource(String session, String source) {
+    ReleaseSourceRequest request =
+        ReleaseSourceRequest.newBuilder().setSession(session).setSource(source).build();
+    return call(AccessServiceGrpc.getReleaseSourceMethod(), request);
   }
 }

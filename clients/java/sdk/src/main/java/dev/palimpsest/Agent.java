@@ -132,8 +132,7 @@ public final class Agent implements AutoCloseable {
    * recent steps; its {@code blocked} says why. Each step is in it once.
    */
   public WorkingContext context() {
-    WorkingContext context =
-        waited().orElseGet(() -> session.context(options.memory, request -> {}));
+    WorkingContext context = waited().orElseGet(() -> session.state(options.memory).context());
     synchronized (this) {
       head = Math.max(head, context.getHead());
     }
@@ -148,9 +147,8 @@ public final class Agent implements AutoCloseable {
       return Optional.of(
           session
               .withTimeout(options.waitFor)
-              .context(
-                  options.memory,
-                  request -> request.getConsistencyBuilder().setFullyApplied(true)));
+              .state(options.memory)
+              .context(request -> request.getConsistencyBuilder().setFullyApplied(true)));
     } catch (DeadlineExceeded | Unavailable error) {
       // The next read reports what remains of it.
       return Optional.empty();

@@ -83,6 +83,11 @@ public final class AnswerStream implements Iterator<AskEvent.Text>, AutoCloseabl
     return answerId;
   }
 
+  /** Returns whether the service has named the answer, so that it can be resumed. */
+  boolean isNamed() {
+    return !answerId.isEmpty();
+  }
+
   /** Waits for the next piece; false after the last one, and once the stream is closed. */
   @Override
   public boolean hasNext() {
@@ -176,7 +181,8 @@ public final class AnswerStream implements Iterator<AskEvent.Text>, AutoCloseabl
     }
   }
 
-  private void take(AskEvent received) {
+  /** Notes what is received, and passes it on unless it was received before. */
+  void take(AskEvent received) {
     boolean isNew =
         switch (received.getEventCase()) {
           case READING -> answerId.isEmpty();

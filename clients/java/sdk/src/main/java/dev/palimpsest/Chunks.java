@@ -3,6 +3,7 @@ package dev.palimpsest;
 import dev.palimpsest.PalimpsestException.Details;
 import dev.palimpsest.PalimpsestException.InvalidArgument;
 import dev.palimpsest.v1.Chunk;
+import dev.palimpsest.v1.RedactChunksRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
@@ -38,6 +39,7 @@ public final class Chunks {
   private static final int MAX_METADATA = 16;
   private static final int MAX_KEY_CHARACTERS = 64;
   private static final int MAX_VALUE_CHARACTERS = 1024;
+  private static final int MAX_ID_BYTES = 256;
 
   private Chunks() {}
 
@@ -73,6 +75,15 @@ public final class Chunks {
     return Chunk.newBuilder().setAgentStep(step).build();
   }
 
+  /** Returns single positions of a log, for {@link Session#forget}. */
+  public static RedactChunksRequest.Positions at(long... positions) {
+    RedactChunksRequest.Positions.Builder found = RedactChunksRequest.Positions.newBuilder();
+    for (long one : positions) {
+      found.addRangesBuilder().setFirst(one).setLast(one);
+    }
+    return found.build();
+  }
+
   /**
    * Throws for what the service refuses whatever its limits are; {@code name} says which it is, in
    * words, and {@code which} as metadata. It would refuse all that is sent with it.
@@ -106,6 +117,40 @@ public final class Chunks {
       return "it holds a NUL character; text.replace(\"\\0\", \"\") removes it";
     }
     return "";
+  }
+
+  /** Throws for a thread or a source that the service accepts as no id. */
+  static void checkLabels(Chunk chunk, String name) {
+    for (Map.Entry<String, String> one :
+        Map.of("thread", chunk.getThread(), "source", chunk.getSource()).entrySet()) {
+      String given = one.getValue();
+      boolean isId =
+          given.equals(given.strip())
+              && !given.contains("/")
+              && !given.equals(".")
+              && !given.equals("..")
+              && given.getBytes(StandardCharsets.UTF_8).length <= MAX_ID_BYTES
+              && given.codePoints().allMatch(Chunks::isPrinted);
+      if (!isId) {
+        throw new IllegalArgumentException(
+            name
+                + ": its "
+                + one.getKey()
+                + " '"
+                + given
+                + "' is no id: it must be printable, without a slash and without blanks at its"
+                + " ends, and have at most 256 bytes");
+      }
+    }
+  }
+
+  private static boolean isPrinted(int character) {
+    return switch (Character.getType(character)) {
+      case Character.CONTROL, Character.LINE_SEPARATOR, Character.PARAGRAPH_SEPARATOR -> false;
+      // The joiners are parts of words.
+      case Character.FORMAT -> character == 0x200c || character == 0x200d;
+      default -> true;
+    };
   }
 
   private static boolean isWithin(String text, int least, int most) {

@@ -51,13 +51,13 @@ final class Connection implements AutoCloseable {
   Connection(
       String address,
       ManagedChannel managed,
-      Optional<Access> access,
+      Optional<Credentials> credentials,
       Optional<Duration> timeout,
       Duration reach) {
     this.address = address;
     this.managed = managed;
     this.channel =
-        access.<Channel>map(one -> ClientInterceptors.intercept(managed, one)).orElse(managed);
+        credentials.<Channel>map(one -> ClientInterceptors.intercept(managed, one)).orElse(managed);
     this.timeout = timeout;
     this.reach = reach;
   }

@@ -1,5 +1,6 @@
 package dev.palimpsest;
 
+import com.google.gson.JsonPrimitive;
 import com.google.protobuf.Timestamp;
 import dev.palimpsest.PalimpsestException.InvalidArgument;
 import dev.palimpsest.v1.AppendRequest;
@@ -32,28 +33,30 @@ record Conversation(List<Chunk> chunks, int skipped) {
   /** Characters of a message, or of each part of a step, that stay in one chunk. */
   private static final int TURN_CHARACTERS = 8000;
 
-  /** Roles whose messages are instructions of the program, not of the conversation. */
-  private static final Set<String> INSTRUCTIONS = Set.of("system", "developer");
+  private static final Set<Object> EMPTY = Set.of(Chunks.text(""), new JsonPrimitive(""));
 
   static Conversation of(List<Chunk> messages, RememberOptions options) {
-    if (messages.isEmpty() || (messages.size() == 1 && messages.get(0).equals(Chunks.text("")))) {
+    return of(Messages.of(messages), options);
+  }
+
+  static Conversation of(Messages messages, RememberOptions options) {
+    List<Object> items = messages.items();
+    if (items.isEmpty() || (items.size() == 1 && EMPTY.contains(items.get(0)))) {
       throw new IllegalArgumentException(
           "there is nothing to remember: give a text or at least one message");
     }
+    MessageReader read = MessageReader.of(items, 1, options.includeSystem);
     List<Chunk> found = new ArrayList<>();
-    int skipped = 0;
-    for (int number = 1; number <= messages.size(); number++) {
-      Chunk message = labelled(messages.get(number - 1), options);
-      boolean isLeftOut =
-          !options.includeSystem && INSTRUCTIONS.contains(message.getMessage().getRole());
-      List<Chunk> pieces = isLeftOut ? List.of() : pieces(message);
-      for (Chunk piece : pieces) {
-        Chunks.check(piece, "message " + number, Map.of("message", String.valueOf(number)));
+    for (MessageReader.Numbered one : read.chunks()) {
+      String name = "message " + one.number();
+      Chunk message = labelled(one.chunk(), options);
+      Chunks.checkLabels(message, name);
+      for (Chunk piece : pieces(message)) {
+        Chunks.check(piece, name, Map.of("message", String.valueOf(one.number())));
         found.add(Chunks.digested(piece).build());
       }
-      skipped += pieces.isEmpty() ? 1 : 0;
     }
-    return new Conversation(List.copyOf(found), skipped);
+    return new Conversation(List.copyOf(found), read.skipped());
   }
 
   /** Returns a message with the labels of all, where it has none of its own. */

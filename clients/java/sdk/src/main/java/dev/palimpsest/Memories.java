@@ -1,6 +1,7 @@
 package dev.palimpsest;
 
 import com.google.protobuf.Descriptors.FieldDescriptor;
+import com.google.protobuf.FieldMask;
 import com.google.protobuf.Message;
 import dev.palimpsest.PalimpsestException.AlreadyExists;
 import dev.palimpsest.v1.CheckSchemaRequest;
@@ -12,6 +13,7 @@ import dev.palimpsest.v1.PrismSpec;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -66,8 +68,7 @@ final class Memories {
   private static List<String> differences(
       Connection connection, Memory wanted, Memory existing, Optional<Duration> timeout) {
     if (wanted.getSpecCase() != existing.getSpecCase()) {
-      return List.of(
-          "is a " + existing.getSpecCase().name().toLowerCase(java.util.Locale.ROOT) + " memory");
+      return List.of("is a " + existing.getSpecCase().name().toLowerCase(Locale.ROOT) + " memory");
     }
     Message spec = spec(wanted);
     Message there = spec(existing);
@@ -92,6 +93,19 @@ final class Memories {
       case STATE -> memory.getState();
       default -> memory.getPrism();
     };
+  }
+
+  /** Returns the paths of the settings that are set. */
+  static FieldMask changed(Memory.Builder wanted) {
+    String kind = wanted.getSpecCase().name().toLowerCase(Locale.ROOT);
+    FieldMask.Builder mask = FieldMask.newBuilder();
+    if (wanted.getSpecCase() != Memory.SpecCase.SPEC_NOT_SET) {
+      spec(wanted.build())
+          .getAllFields()
+          .keySet()
+          .forEach(field -> mask.addPaths(kind + "." + field.getName()));
+    }
+    return mask.build();
   }
 
   /** Returns the schema as the service keeps it. */

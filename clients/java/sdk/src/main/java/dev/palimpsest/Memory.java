@@ -1,30 +1,20 @@
 package dev.palimpsest;
 
-import dev.palimpsest.Times.Until;
-import dev.palimpsest.v1.Amendment;
 import dev.palimpsest.v1.Answer;
 import dev.palimpsest.v1.AskRequest;
+import dev.palimpsest.v1.ConsolidateMemoryRequest;
 import dev.palimpsest.v1.DeleteMemoryRequest;
-import dev.palimpsest.v1.Edit;
-import dev.palimpsest.v1.EditMemoryRequest;
-import dev.palimpsest.v1.EditMemoryResponse;
 import dev.palimpsest.v1.FlushMemoryRequest;
 import dev.palimpsest.v1.FlushMemoryResponse;
 import dev.palimpsest.v1.GetMemoryRequest;
-import dev.palimpsest.v1.GetProvenanceRequest;
-import dev.palimpsest.v1.GetProvenanceResponse;
-import dev.palimpsest.v1.ListAmendmentsRequest;
-import dev.palimpsest.v1.ListRevisionsRequest;
 import dev.palimpsest.v1.MemoryServiceGrpc;
-import dev.palimpsest.v1.Revision;
-import dev.palimpsest.v1.RollbackMemoryRequest;
-import dev.palimpsest.v1.WatchMemoryRequest;
+import dev.palimpsest.v1.RebuildMemoryRequest;
+import dev.palimpsest.v1.RetryMemoryRequest;
+import dev.palimpsest.v1.UpdateMemoryRequest;
 import java.time.Duration;
-import java.util.List;
 import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import java.util.stream.Stream;
 
 /**
  * A memory, by its id, with its value as a {@code T}.
@@ -39,41 +29,17 @@ import java.util.stream.Stream;
  *
  * <p>What is not here is a call of the API: {@link Palimpsest#call}.
  */
-public final class Memory<T> {
-  private static final int PAGE = 1000;
-
-  private final Connection connection;
-  private final Session session;
-  private final String id;
-  private final Optional<Duration> timeout;
+public sealed class Memory<T> extends MemoryHistory permits Tree, State {
   private final Function<String, T> reader;
 
-  Memory(
-      Connection connection,
-      Session session,
-      String id,
-      Optional<Duration> timeout,
-      Function<String, T> reader) {
-    this.connection = connection;
-    this.session = session;
-    this.id = id;
-    this.timeout = timeout;
+  Memory(Session session, String id, Optional<Duration> timeout, Function<String, T> reader) {
+    super(session, id, timeout);
     this.reader = reader;
-  }
-
-  /** Returns the id. */
-  public String id() {
-    return id;
-  }
-
-  /** Returns the session that it belongs to. */
-  public Session session() {
-    return session;
   }
 
   /** Returns the same memory, whose calls have this timeout. */
   public Memory<T> withTimeout(Duration timeout) {
-    return new Memory<>(connection, session.withTimeout(timeout), id, Optional.of(timeout), reader);
+    return new Memory<>(session().withTimeout(timeout), id(), Optional.of(timeout), reader);
   }
 
   /** Reads the memory as it is now. */
@@ -90,7 +56,7 @@ public final class Memory<T> {
    */
   public MemoryState<T> get(Consumer<GetMemoryRequest.Builder> options) {
     GetMemoryRequest.Builder request =
-        GetMemoryRequest.newBuilder().setSession(session.id()).setMemory(id);
+        GetMemoryRequest.newBuilder().setSession(session().id()).setMemory(id());
     options.accept(request);
     dev.palimpsest.v1.Memory found =
         connection.call(MemoryServiceGrpc.getGetMemoryMethod(), request.build(), timeout);
@@ -110,104 +76,8 @@ public final class Memory<T> {
   /** Ends the wait for more chunks, and returns before they are read. */
   public FlushMemoryResponse flush() {
     FlushMemoryRequest request =
-        FlushMemoryRequest.newBuilder().setSession(session.id()).setMemory(id).build();
+        FlushMemoryRequest.newBuilder().setSession(session().id()).setMemory(id()).build();
     return connection.call(MemoryServiceGrpc.getFlushMemoryMethod(), request, timeout);
-  }
-
-  /** Makes changes by hand; see {@link Edits}. */
-  public EditMemoryResponse edit(Edit... edits) {
-    return edit(List.of(edits), request -> {});
-  }
-
-  /**
-   * Makes all changes, in order, as one revision; or none. The options have a comment, a request id
-   * and the revision that the memory must be at.
-   *
-   * @throws PalimpsestException.InvalidArgument that names the edit ({@code EDIT_INVALID})
-   * @throws PalimpsestException.Aborted when it is at another one ({@code REVISION_CONFLICT})
-   */
-  public EditMemoryResponse edit(List<Edit> edits, Consumer<EditMemoryRequest.Builder> options) {
-    EditMemoryRequest.Builder request =
-        EditMemoryRequest.newBuilder().setSession(session.id()).setMemory(id).addAllEdits(edits);
-    options.accept(request);
-    return connection.call(MemoryServiceGrpc.getEditMemoryMethod(), request.build(), timeout);
-  }
-
-  /** Restores an earlier revision, as a new revision. */
-  public dev.palimpsest.v1.Memory rollback(long revision) {
-    RollbackMemoryRequest request =
-        RollbackMemoryRequest.newBuilder()
-            .setSession(session.id())
-            .setMemory(id)
-            .setRevision(revision)
-            .build();
-    return connection.call(MemoryServiceGrpc.getRollbackMemoryMethod(), request, timeout);
-  }
-
-  /**
-   * Returns the value at a path, and the amendments that made it, newest first, with the chunks
-   * that were read for them.
-   */
-  public GetProvenanceResponse provenance(String path) {
-    GetProvenanceRequest.Builder request =
-        GetProvenanceRequest.newBuilder().setSession(session.id()).setMemory(id).setPath(path);
-    Until until = Until.after(connection.timeoutOf(timeout, Connection.CALL));
-    GetProvenanceResponse.Builder whole = null;
-    do {
-      GetProvenanceResponse page =
-          connection.call(MemoryServiceGrpc.getGetProvenanceMethod(), request.build(), until, true);
-      whole =
-          whole == null
-              ? page.toBuilder()
-              : whole
-                  .addAllEntries(page.getEntriesList())
-                  .setNextPageToken(page.getNextPageToken());
-      request.setPageToken(page.getNextPageToken());
-    } while (!whole.getNextPageToken().isEmpty());
-    return whole.build();
-  }
-
-  /** Returns the revisions, oldest first; pages are read as needed. */
-  public Stream<Revision> revisions() {
-    return connection.all(
-        MemoryServiceGrpc.getListRevisionsMethod(),
-        ListRevisionsRequest.newBuilder()
-            .setSession(session.id())
-            .setMemory(id)
-            .setPageSize(PAGE)
-            .build(),
-        page -> page.getRevisionsList(),
-        timeout);
-  }
-
-  /** Returns the amendments that made the memory, oldest first; pages are read as needed. */
-  public Stream<Amendment> amendments() {
-    return connection.all(
-        MemoryServiceGrpc.getListAmendmentsMethod(),
-        ListAmendmentsRequest.newBuilder()
-            .setSession(session.id())
-            .setMemory(id)
-            .setPageSize(PAGE)
-            .build(),
-        page -> page.getAmendmentsList(),
-        timeout);
-  }
-
-  /** Watches the memory from now on; otherwise as the other. */
-  public Watch watch() {
-    return watch(Duration.ofMinutes(1), request -> {});
-  }
-
-  /**
-   * Watches the memory: on return every further revision will be seen. The options say after which
-   * revision to begin, or by a resume token where another watch was. The watch fails when the
-   * service is lost for {@code giveUp}.
-   */
-  public Watch watch(Duration giveUp, Consumer<WatchMemoryRequest.Builder> options) {
-    WatchMemoryRequest.Builder request =
-        WatchMemoryRequest.newBuilder().setSession(session.id()).setMemory(id);
-    options.accept(request);
-    return Watch.open(connection, request.build(), giveUp);
   }
 
   /** Asks the memory; returns the answer with its citations. */
@@ -217,12 +87,12 @@ public final class Memory<T> {
 
   /** Asks the memory; otherwise as {@link Session#ask(String, Consumer)}. */
   public Answer ask(String query, Consumer<AskRequest.Builder> options) {
-    return session.ask(query, options.andThen(request -> request.setMemory(id)));
+    return session().ask(query, options.andThen(request -> request.setMemory(id())));
   }
 
   /** Asks the memory; otherwise as {@link Session#streamAsk(String, Consumer)}. */
   public AnswerStream streamAsk(String query, Consumer<AskRequest.Builder> options) {
-    return session.streamAsk(query, options.andThen(request -> request.setMemory(id)));
+    return session().streamAsk(query, options.andThen(request -> request.setMemory(id())));
   }
 
   /** Deletes the memory with its history; the log and the answers stay. */
@@ -233,8 +103,85 @@ public final class Memory<T> {
   /** Deletes the memory; the options say for example that it may be missing. */
   public void delete(Consumer<DeleteMemoryRequest.Builder> options) {
     DeleteMemoryRequest.Builder request =
-        DeleteMemoryRequest.newBuilder().setSession(session.id()).setMemory(id);
+        DeleteMemoryRequest.newBuilder().setSession(session().id()).setMemory(id());
     options.accept(request);
     connection.call(MemoryServiceGrpc.getDeleteMemoryMethod(), request.build(), timeout);
+  }
+
+  /**
+   * Requests a consolidation: the model merges and shortens, once the log is read. Returns the
+   * operation at once, or that of an earlier request that has not ended.
+   */
+  public Operation consolidate() {
+    ConsolidateMemoryRequest request =
+        ConsolidateMemoryRequest.newBuilder().setSession(session().id()).setMemory(id()).build();
+    return operation(
+        connection.call(MemoryServiceGrpc.getConsolidateMemoryMethod(), request, timeout));
+  }
+
+  /**
+   * Changes settings: a schema with more fields, another model. What is set on the builder of the
+   * memory's kind is changed.
+   *
+   * <pre>{@code
+   * memory.update(wanted -> wanted.getPrismBuilder().setModel("openai/gpt-5-mini"));
+   * }</pre>
+   *
+   * @throws PalimpsestException.InvalidArgument ({@code SCHEMA_INCOMPATIBLE} with the field, {@code
+   *     MODEL_NOT_ALLOWED})
+   */
+  public dev.palimpsest.v1.Memory update(Consumer<dev.palimpsest.v1.Memory.Builder> changes) {
+    return update(changes, request -> {});
+  }
+
+  /** Changes settings; the options have a comment and the revision that it must be at. */
+  public dev.palimpsest.v1.Memory update(
+      Consumer<dev.palimpsest.v1.Memory.Builder> changes,
+      Consumer<UpdateMemoryRequest.Builder> options) {
+    dev.palimpsest.v1.Memory.Builder wanted = dev.palimpsest.v1.Memory.newBuilder();
+    changes.accept(wanted);
+    wanted.setSession(session().id()).setId(id());
+    UpdateMemoryRequest.Builder request = UpdateMemoryRequest.newBuilder();
+    options.accept(request);
+    request.setMemory(wanted).setUpdateMask(Memories.changed(wanted));
+    return connection.call(MemoryServiceGrpc.getUpdateMemoryMethod(), request.build(), timeout);
+  }
+
+  /**
+   * Reads the whole log again into a new memory; returns the operation at once. What is set on the
+   * builder of the memory's kind is changed, and the rest is as it is here.
+   *
+   * @throws PalimpsestException.FailedPrecondition when a part of the log has expired, which the
+   *     options of the other allow
+   */
+  public Operation rebuild(String newId, Consumer<dev.palimpsest.v1.Memory.Builder> changes) {
+    return rebuild(newId, changes, request -> {});
+  }
+
+  /** Reads the whole log again into a new memory; otherwise as the other. */
+  public Operation rebuild(
+      String newId,
+      Consumer<dev.palimpsest.v1.Memory.Builder> changes,
+      Consumer<RebuildMemoryRequest.Builder> options) {
+    dev.palimpsest.v1.Memory.Builder wanted = dev.palimpsest.v1.Memory.newBuilder();
+    changes.accept(wanted);
+    wanted.setSession(session().id()).setId(newId);
+    RebuildMemoryRequest.Builder request = RebuildMemoryRequest.newBuilder();
+    options.accept(request);
+    request
+        .setSession(session().id())
+        .setMemory(id())
+        .setNewMemory(wanted)
+        .setUpdateMask(Memories.changed(wanted));
+    return operation(
+        connection.call(MemoryServiceGrpc.getRebuildMemoryMethod(), request.build(), timeout));
+  }
+
+  /** Retries a stalled memory where it stopped; returns whether it was stalled. */
+  public boolean retry() {
+    RetryMemoryRequest request =
+        RetryMemoryRequest.newBuilder().setSession(session().id()).setMemory(id()).build();
+    return connection.call(MemoryServiceGrpc.getRetryMemoryMethod(), request, timeout).getRetried()
+        > 0;
   }
 }

@@ -1,13 +1,21 @@
 package dev.palimpsest;
 
 import com.google.protobuf.Message;
+import dev.palimpsest.v1.Budget;
+import dev.palimpsest.v1.CheckSchemaRequest;
 import dev.palimpsest.v1.CreateSessionRequest;
 import dev.palimpsest.v1.DeleteSessionRequest;
 import dev.palimpsest.v1.GetOperationRequest;
+import dev.palimpsest.v1.ImportSessionRequest;
+import dev.palimpsest.v1.ListMemoriesRequest;
+import dev.palimpsest.v1.ListOperationsRequest;
 import dev.palimpsest.v1.ListSessionsRequest;
-import dev.palimpsest.v1.Operation;
+import dev.palimpsest.v1.ListUsageRequest;
+import dev.palimpsest.v1.MemoryServiceGrpc;
 import dev.palimpsest.v1.OperationServiceGrpc;
+import dev.palimpsest.v1.RetryMemoryRequest;
 import dev.palimpsest.v1.SessionServiceGrpc;
+import dev.palimpsest.v1.StorageUsage;
 import io.grpc.Channel;
 import io.grpc.ManagedChannel;
 import io.grpc.MethodDescriptor;
@@ -15,6 +23,7 @@ import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import io.grpc.netty.shaded.io.netty.channel.ChannelOption;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
@@ -41,14 +50,11 @@ import java.util.stream.Stream;
  * <p>What a call returns, and what its options are, are the messages of the API ({@code
  * dev.palimpsest.v1}); their documentation is that of the API.
  */
-public final class Palimpsest implements AutoCloseable {
+public final class Palimpsest extends Resource implements AutoCloseable {
   private static final Duration REACH = Duration.ofMillis(2500);
-  private static final int PAGE = 1000;
-
-  private final Connection connection;
 
   private Palimpsest(Connection connection) {
-    this.connection = connection;
+    super(connection, "", "", Optional.empty());
   }
 
   /** Returns a client of a channel of a test. */
@@ -97,7 +103,7 @@ public final class Palimpsest implements AutoCloseable {
 
     /** Sends an API key or a JSON Web Token with each call ({@code PALIMPSEST_TOKEN}). */
     public Builder token(String token) {
-      this.token = Access.fixed(token);
+      this.token = Credentials.fixed(token);
       return this;
     }
 
@@ -109,7 +115,7 @@ public final class Palimpsest implements AutoCloseable {
 
     /** Sends the content of a file, which may change ({@code PALIMPSEST_TOKEN_FILE}). */
     public Builder tokenFile(Path path) {
-      this.token = Access.ofFile(path);
+      this.token = Credentials.ofFile(path);
       return this;
     }
 
@@ -165,9 +171,9 @@ public final class Palimpsest implements AutoCloseable {
      */
     public Palimpsest connect() {
       Target found = Target.of(target, environment);
-      Access access = new Access(found, this, environment);
+      Credentials credentials = new Credentials(found, this, environment);
       NettyChannelBuilder channel =
-          NettyChannelBuilder.forTarget(found.address(), access.credentials())
+          NettyChannelBuilder.forTarget(found.address(), credentials.credentials())
               .maxInboundMessageSize(8 * 1024 * 1024)
               .keepAliveTime(30, TimeUnit.SECONDS)
               .keepAliveTimeout(10, TimeUnit.SECONDS)
@@ -176,12 +182,13 @@ public final class Palimpsest implements AutoCloseable {
       if (!found.address().startsWith("unix:")) {
         channel.withOption(ChannelOption.CONNECT_TIMEOUT_MILLIS, 5000);
       }
-      if (!access.mayUseProxy()) {
+      if (!credentials.mayUseProxy()) {
         channel.proxyDetector(address -> null);
       }
       try {
         return new Palimpsest(
-            new Connection(found.address(), channel.build(), Optional.of(access), timeout, reach));
+            new Connection(
+                found.address(), channel.build(), Optional.of(credentials), timeout, reach));
       } catch (IllegalArgumentException error) {
         throw new IllegalArgumentException(
             "the certificate and its key cannot be used, or the address cannot be read: "
@@ -298,10 +305,99 @@ public final class Palimpsest implements AutoCloseable {
     call(SessionServiceGrpc.getDeleteSessionMethod(), request.build());
   }
 
-  /** Returns work in the background, such as a consolidation, as it is now. */
+  /** Imports the file of an export, under its own id; otherwise as the other. */
+  public Session importSession(Path path) {
+    return importSession(path, opening -> {}, progress -> {});
+  }
+
+  /**
+   * Imports the file of an export. The options name another session, or say that one that was
+   * deleted after the export may be restored.
+   *
+   * <p>The session is visible once all of it was verified. After an interruption, call it again: it
+   * continues. The consumer is called after each block.
+   *
+   * @throws PalimpsestException.AlreadyExists ({@code SESSION_EXISTS})
+   * @throws PalimpsestException.InvalidArgument ({@code IMPORT_INVALID}, with the line)
+   * @throws PalimpsestException.FailedPrecondition ({@code IMPORT_UNFINISHED})
+   * @throws IllegalArgumentException for a file that is no export
+   * @throws java.io.UncheckedIOException when the file cannot be read
+   */
+  public Session importSession(
+      Path path,
+      Consumer<ImportSessionRequest.Open.Builder> options,
+      Consumer<TransferProgress> onProgress) {
+    return session(Upload.run(connection, path, options, onProgress));
+  }
+
+  /** Returns the memories of all sessions, in no order; pages are read as needed. */
+  public Stream<dev.palimpsest.v1.Memory> memories() {
+    return connection.all(
+        MemoryServiceGrpc.getListMemoriesMethod(),
+        ListMemoriesRequest.newBuilder().setPageSize(PAGE).build(),
+        page -> page.getMemoriesList(),
+        Optional.empty());
+  }
+
+  /** Retries the stalled memories of all sessions; returns how many. */
+  public long retryStalled() {
+    RetryMemoryRequest request = RetryMemoryRequest.getDefaultInstance();
+    return call(MemoryServiceGrpc.getRetryMemoryMethod(), request).getRetried();
+  }
+
+  /**
+   * Checks class source; returns the schema as models see it.
+   *
+   * @throws PalimpsestException.InvalidArgument with line and column ({@code SCHEMA_INVALID})
+   */
+  public String checkSchema(String source) {
+    CheckSchemaRequest request = CheckSchemaRequest.newBuilder().setSchemaSource(source).build();
+    return call(MemoryServiceGrpc.getCheckSchemaMethod(), request).getSchemaSource();
+  }
+
+  /** Returns work in the background, such as a consolidation; it is kept for 30 days. */
   public Operation operation(String id) {
     GetOperationRequest request = GetOperationRequest.newBuilder().setOperation(id).build();
-    return call(OperationServiceGrpc.getGetOperationMethod(), request);
+    return new Operation(
+        connection, call(OperationServiceGrpc.getGetOperationMethod(), request), Optional.empty());
+  }
+
+  /** Returns the operations that the options select, newest first, without their results. */
+  public Stream<Operation> operations(Consumer<ListOperationsRequest.Builder> options) {
+    ListOperationsRequest.Builder request = ListOperationsRequest.newBuilder().setPageSize(PAGE);
+    options.accept(request);
+    return connection
+        .all(
+            OperationServiceGrpc.getListOperationsMethod(),
+            request.build(),
+            page -> page.getOperationsList(),
+            Optional.empty())
+        .map(one -> new Operation(connection, one, Optional.empty()));
+  }
+
+  /** Returns all budgets and how much of each is spent: the tenant's, then by session. */
+  public Stream<Budget> budgets() {
+    return listBudgets();
+  }
+
+  /** Returns the usage of all model calls, by session. */
+  public UsageReport usage() {
+    return usage(request -> request.addGroupBy(ListUsageRequest.Grouping.GROUPING_SESSION));
+  }
+
+  /** Returns the usage of all model calls, by the groups and days of the options. */
+  public UsageReport usage(Consumer<ListUsageRequest.Builder> options) {
+    return readUsage(options);
+  }
+
+  /** Returns how much is stored of the tenant by kind, with indexes: an estimate. */
+  public List<StorageUsage.Size> storage() {
+    return readStorage();
+  }
+
+  /** Returns administration: tenants, keys, erasures, sources and the audit log. */
+  public Access access() {
+    return new Access(connection, "");
   }
 
   /** Returns the loop of an agent with context compression, on the state memory "state". */

@@ -78,7 +78,7 @@ public class PalimpsestException extends RuntimeException {
    * Returns whether nothing was done, so that the same request may be sent again. The client has
    * done so for as long as the timeout allowed.
    */
-  public boolean retryable() {
+  public boolean isRetryable() {
     return code() == Status.Code.UNAVAILABLE
         || (code() == Status.Code.RESOURCE_EXHAUSTED && retryDelay().isPresent());
   }

@@ -126,7 +126,7 @@ class CallsTest {
       assertEquals("HEAD_MISMATCH", error.reason());
       assertEquals(Map.of("head", "3"), error.metadata());
       assertEquals(Status.Code.ABORTED, error.code());
-      assertFalse(error.retryable());
+      assertFalse(error.isRetryable());
     }
     assertEquals(1, asked.size());
   }
@@ -138,7 +138,7 @@ class CallsTest {
       PalimpsestException error =
           assertThrows(PalimpsestException.ConnectionFailed.class, session::info);
       assertTrue(error.getMessage().contains("127.0.0.1:1"), error.getMessage());
-      assertTrue(error.retryable());
+      assertTrue(error.isRetryable());
     }
   }
 }

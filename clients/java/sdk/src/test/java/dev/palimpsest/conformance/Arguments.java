@@ -4,8 +4,10 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.protobuf.Timestamp;
 import dev.palimpsest.Chunks;
+import dev.palimpsest.Messages;
 import dev.palimpsest.v1.Chunk;
 import dev.palimpsest.v1.ChunkFilter;
+import dev.palimpsest.v1.ReadConsistency;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -81,6 +83,11 @@ record Arguments(JsonObject json) {
     return found;
   }
 
+  /** Returns what the scripts have as messages: a text, a message, or a list of them. */
+  Messages messages(String name) {
+    return Messages.json(has(name) ? json.get(name).toString() : "[]");
+  }
+
   private static Chunk chunk(Arguments given) {
     Chunk.Builder chunk = content(given).toBuilder();
     given.texts("thread", chunk::setThread);
@@ -94,10 +101,6 @@ record Arguments(JsonObject json) {
 
   private static Chunk content(Arguments given) {
     if (given.has("role")) {
-      if (given.has("content") && !given.json.get("content").isJsonPrimitive()) {
-        throw new UnsupportedOperationException(
-            "a message of the Java client has one text, and no parts such as images");
-      }
       return Chunks.message(given.text("role"), given.text("content", ""));
     } else if (given.has("message")) {
       Arguments turn = new Arguments(given.json.getAsJsonObject("message"));
@@ -112,6 +115,11 @@ record Arguments(JsonObject json) {
   static Chunk step(Arguments given) {
     return Chunks.step(
         given.text("observation", ""), given.text("thought", ""), given.text("action", ""));
+  }
+
+  void consistency(ReadConsistency.Builder consistency) {
+    texts("after", consistency::setAtLeast);
+    consistency.setFullyApplied(isSet("fully_applied"));
   }
 
   void filter(ChunkFilter.Builder filter) {

@@ -155,7 +155,7 @@ final class Replies {
           "message", known.getMessage(),
           "metadata", known.metadata(),
           "fields", known.fields(),
-          "retryable", known.retryable(),
+          "retryable", known.isRetryable(),
           "retry_seconds", known.retryDelay().map(one -> one.toMillis() / 1000.0));
     }
     boolean isRefused = error instanceof IllegalArgumentException;

@@ -11,7 +11,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-class AccessTest {
+class CredentialsTest {
 
   private static String refusal(Palimpsest.Builder builder, Map<String, String> environment) {
     builder.environment(environment::get);
@@ -52,18 +52,18 @@ class AccessTest {
 
   @Test
   void onlyThisMachineIsLocal() {
-    assertTrue(Access.isLocal("127.0.0.1:1"));
-    assertTrue(Access.isLocal("[::1]:1"));
-    assertTrue(Access.isLocal("unix:/tmp/socket"));
-    assertFalse(Access.isLocal("10.0.0.1:1"));
-    assertFalse(Access.isLocal("localhost.example.org:1"));
-    assertFalse(Access.isLocal("face:1"));
+    assertTrue(Credentials.isLocal("127.0.0.1:1"));
+    assertTrue(Credentials.isLocal("[::1]:1"));
+    assertTrue(Credentials.isLocal("unix:/tmp/socket"));
+    assertFalse(Credentials.isLocal("10.0.0.1:1"));
+    assertFalse(Credentials.isLocal("localhost.example.org:1"));
+    assertFalse(Credentials.isLocal("face:1"));
   }
 
   @Test
   void aTokenOfAFileIsReadAgain(@TempDir Path folder) throws Exception {
     Path file = Files.writeString(folder.resolve("token"), "one\n");
-    var token = Access.ofFile(file);
+    var token = Credentials.ofFile(file);
     assertEquals("one", token.get());
     Files.writeString(file, "two\n");
     assertEquals("two", token.get());
