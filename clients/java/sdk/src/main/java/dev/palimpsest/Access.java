@@ -161,6 +161,10 @@ public final class Access {
   }
 
   private Quota updateQuota(Quota.Builder changed, List<String> names) {
+    if (names.isEmpty()) {
+      throw new IllegalArgumentException(
+          "there is nothing to change: set a quota, such as setSessions(100)");
+    }
     UpdateQuotaRequest request =
         UpdateQuotaRequest.newBuilder()
             .setQuota(changed.setTenant(tenant))
@@ -267,6 +271,14 @@ public final class Access {
         request.setTenant(tenant).build(),
         page -> page.getEventsList(),
         Optional.empty());
+  }
+
+  /** Returns the end of the audit log. */
+  public AuditChain.Head auditHead() {
+    ListAuditEventsRequest request =
+        ListAuditEventsRequest.newBuilder().setTenant(tenant).setPageSize(1).build();
+    var page = call(AccessServiceGrpc.getListAuditEventsMethod(), request);
+    return new AuditChain.Head(page.getHead(), page.getHeadDigest());
   }
 
   /**

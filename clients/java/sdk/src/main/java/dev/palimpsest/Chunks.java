@@ -3,7 +3,6 @@ package dev.palimpsest;
 import dev.palimpsest.PalimpsestException.Details;
 import dev.palimpsest.PalimpsestException.InvalidArgument;
 import dev.palimpsest.v1.Chunk;
-import dev.palimpsest.v1.RedactChunksRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
@@ -73,15 +72,6 @@ public final class Chunks {
             .setAction(action)
             .build();
     return Chunk.newBuilder().setAgentStep(step).build();
-  }
-
-  /** Returns single positions of a log, for {@link Session#forget}. */
-  public static RedactChunksRequest.Positions at(long... positions) {
-    RedactChunksRequest.Positions.Builder found = RedactChunksRequest.Positions.newBuilder();
-    for (long one : positions) {
-      found.addRangesBuilder().setFirst(one).setLast(one);
-    }
-    return found.build();
   }
 
   /**

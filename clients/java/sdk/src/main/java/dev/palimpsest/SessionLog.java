@@ -11,8 +11,8 @@ import dev.palimpsest.v1.GetSearchIndexRequest;
 import dev.palimpsest.v1.GetSessionRequest;
 import dev.palimpsest.v1.ListChunksRequest;
 import dev.palimpsest.v1.ListChunksResponse;
-import dev.palimpsest.v1.RedactChunksRequest;
 import dev.palimpsest.v1.RedactChunksResponse;
+import dev.palimpsest.v1.Retention;
 import dev.palimpsest.v1.SearchChunksRequest;
 import dev.palimpsest.v1.SearchChunksResponse;
 import dev.palimpsest.v1.SearchIndex;
@@ -59,11 +59,25 @@ abstract class SessionLog extends Resource {
 
   /** Replaces the metadata, unless the session was updated since it had this etag. */
   public dev.palimpsest.v1.Session updateMetadata(Map<String, String> metadata, String etag) {
-    UpdateSessionRequest.Builder request =
+    var changed = dev.palimpsest.v1.Session.newBuilder().setEtag(etag).putAllMetadata(metadata);
+    return update(changed, "metadata");
+  }
+
+  /**
+   * Replaces how long data is kept, where that differs from the tenant's policy. What is not set is
+   * as that policy says, and 0 is for ever.
+   */
+  public dev.palimpsest.v1.Session updateRetention(Retention retention) {
+    return update(dev.palimpsest.v1.Session.newBuilder().setRetention(retention), "retention");
+  }
+
+  private dev.palimpsest.v1.Session update(dev.palimpsest.v1.Session.Builder changed, String path) {
+    UpdateSessionRequest request =
         UpdateSessionRequest.newBuilder()
-            .setUpdateMask(FieldMask.newBuilder().addPaths("metadata"));
-    request.getSessionBuilder().setId(id).setEtag(etag).putAllMetadata(metadata);
-    return connection.call(SessionServiceGrpc.getUpdateSessionMethod(), request.build(), timeout);
+            .setSession(changed.setId(id))
+            .setUpdateMask(FieldMask.newBuilder().addPaths(path))
+            .build();
+    return connection.call(SessionServiceGrpc.getUpdateSessionMethod(), request, timeout);
   }
 
   /** Appends chunks; otherwise as {@link #append(List, Consumer)}. */
@@ -169,26 +183,21 @@ abstract class SessionLog extends Resource {
    * Removes the content of chunks, and everything derived from it, for good.
    *
    * <pre>{@code
-   * alice.forget(request -> request.setText("+1 555 0100").setReason("asked for by the user"));
+   * alice.forget(what -> what.text("+1 555 0100").reason("asked for by the user"));
    * }</pre>
    *
-   * <p>Exactly one of {@code positions} (see {@link Chunks#at}), {@code thread}, {@code source} and
-   * {@code text} of the request says which. Positions stay, as tombstones. With {@code keep_out},
-   * the default for a text, the same content appended anew becomes a tombstone at once. With {@code
-   * validate_only} nothing is removed. {@link Palimpsest#operation} waits until nothing derived is
-   * left; then {@link Access#erasureReceipt} has the receipt.
+   * <p>Positions stay, as tombstones. Memories go back to before they read the chunks, and read the
+   * log on from there. {@link Palimpsest#operation} waits until nothing derived is left; then
+   * {@link Access#erasureReceipt} has the receipt.
    *
+   * @throws IllegalArgumentException unless exactly one of positions, thread, source and text is
+   *     given
    * @throws PalimpsestException.InvalidArgument ({@code TOO_MANY_CHUNKS})
    */
-  public RedactChunksResponse forget(Consumer<RedactChunksRequest.Builder> options) {
-    RedactChunksRequest.Builder request = RedactChunksRequest.newBuilder();
-    options.accept(request);
-    if (request.getSelectionCase() == RedactChunksRequest.SelectionCase.SELECTION_NOT_SET) {
-      throw new IllegalArgumentException(
-          "exactly one of positions, thread, source and text says which chunks");
-    }
-    return connection.call(
-        SessionServiceGrpc.getRedactChunksMethod(), request.setSession(id).build(), timeout);
+  public RedactChunksResponse forget(Consumer<ForgetOptions> options) {
+    ForgetOptions given = new ForgetOptions();
+    options.accept(given);
+    return connection.call(SessionServiceGrpc.getRedactChunksMethod(), given.request(id), timeout);
   }
 
   /** Returns how much of the log has words and vectors in the index. */

@@ -1,28 +1,36 @@
 package dev.palimpsest;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Timestamp;
+import com.google.protobuf.Value;
 import com.google.rpc.Code;
 import dev.palimpsest.v1.Answer;
 import dev.palimpsest.v1.AnswerServiceGrpc;
 import dev.palimpsest.v1.AskEvent;
 import dev.palimpsest.v1.AskManyRequest;
+import dev.palimpsest.v1.AuditEvent;
 import dev.palimpsest.v1.GetOperationRequest;
 import dev.palimpsest.v1.Memory;
 import dev.palimpsest.v1.MemoryServiceGrpc;
 import dev.palimpsest.v1.OperationServiceGrpc;
 import dev.palimpsest.v1.OperationState;
 import dev.palimpsest.v1.RebuildMemoryRequest;
+import dev.palimpsest.v1.RedactChunksRequest;
+import dev.palimpsest.v1.RedactChunksResponse;
 import dev.palimpsest.v1.ResumeAnswerRequest;
+import dev.palimpsest.v1.SessionServiceGrpc;
 import dev.palimpsest.v1.WaitOperationRequest;
 import io.grpc.Status;
 import io.grpc.stub.StreamObserver;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.List;
-import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -187,15 +195,57 @@ class OperationsTest {
   }
 
   @Test
-  void whatIsForgottenMustBeNamed() throws Exception {
-    try (FakeService service = new FakeService(new Answers())) {
+  void whatIsForgottenIsSaidInOneWay() throws Exception {
+    List<RedactChunksRequest> requests = new ArrayList<>();
+    var sessions =
+        new SessionServiceGrpc.SessionServiceImplBase() {
+          @Override
+          public void redactChunks(
+              RedactChunksRequest request, StreamObserver<RedactChunksResponse> replies) {
+            requests.add(request);
+            replies.onNext(RedactChunksResponse.getDefaultInstance());
+            replies.onCompleted();
+          }
+        };
+    try (FakeService service = new FakeService(sessions)) {
       Session session = service.client.session("s");
       assertThrows(
+          IllegalArgumentException.class, () -> session.forget(what -> what.reason("asked for")));
+      assertThrows(
           IllegalArgumentException.class,
-          () -> session.forget(request -> request.setReason("asked for")));
-      assertEquals(
-          Map.of(3L, 3L),
-          Map.of(Chunks.at(3).getRanges(0).getFirst(), Chunks.at(3).getRanges(0).getLast()));
+          () -> session.forget(what -> what.thread("t").source("web:a")));
+      assertThrows(
+          IllegalArgumentException.class,
+          () -> session.forget(what -> what.text("one").text("two")));
+      session.forget(what -> what.position(3).positions(5, 7).dryRun());
     }
+    assertEquals(1, requests.size());
+    assertEquals(2, requests.get(0).getPositions().getRangesCount());
+    assertTrue(requests.get(0).getValidateOnly());
+    assertFalse(requests.get(0).hasKeepOut());
+  }
+
+  /** The event and its digest are those of the Python client. */
+  @Test
+  void anAuditChainBreaksWhereAnEventIsChanged() {
+    AuditEvent.Builder event =
+        AuditEvent.newBuilder()
+            .setSequence(1)
+            .setOccurredAt(Timestamp.newBuilder().setSeconds(1_777_627_800).setNanos(250_000_000))
+            .setPrincipal("key:1")
+            .setAction("key.create")
+            .setTarget("a\"b\\\n\u2028é\u0001")
+            .setTenantUid("u");
+    event
+        .getDetailsBuilder()
+        .putFields("b", Value.newBuilder().setNumberValue(7).build())
+        .putFields("a", Value.newBuilder().setBoolValue(true).build());
+    String digest = "9296d21671fe8a52145310f334c4105b7e935ccf84b96eb99618ecdc8b333ed5";
+    event.setDigest(ByteString.copyFrom(HexFormat.of().parseHex(digest)));
+    AuditChain chain = new AuditChain();
+    assertTrue(chain.add(event.build()), AuditChain.canonical(event.build()));
+    assertEquals(1, chain.sequence());
+    assertFalse(chain.add(event.setSequence(2).build()));
+    assertFalse(new AuditChain().add(event.setSequence(1).setAction("key.revoke").build()));
   }
 }
