@@ -7,11 +7,13 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import dev.palimpsest.Agent;
 import dev.palimpsest.AnswerStream;
+import dev.palimpsest.AskResult;
 import dev.palimpsest.Producer;
 import dev.palimpsest.v1.AskRequest;
 import dev.palimpsest.v1.Chunk;
 import dev.palimpsest.v1.Reader;
 import dev.palimpsest.v1.WorkingContext;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
@@ -27,6 +29,7 @@ final class AnswerCalls {
   Map<String, Function<Arguments, JsonElement>> calls() {
     return Map.ofEntries(
         Map.entry("ask", this::ask),
+        Map.entry("ask_all", this::askAll),
         Map.entry("stream_ask", this::streamAsk),
         Map.entry("next_piece", this::nextPiece),
         Map.entry("close_stream", this::closeStream),
@@ -41,6 +44,19 @@ final class AnswerCalls {
 
   private JsonElement ask(Arguments a) {
     return Replies.answer(client.session(a).ask(a.text("query"), request -> ask(a, request)));
+  }
+
+  private JsonElement askAll(Arguments a) {
+    List<AskResult> found =
+        client.session(a).askAll(a.names("queries"), request -> ask(a, request));
+    return object(
+        "answers",
+        list(
+            found,
+            one ->
+                one.error()
+                    .map(error -> object("error", Replies.error(error)))
+                    .orElseGet(() -> Replies.answer(one.answer()))));
   }
 
   private JsonElement cancelAnswer(Arguments a) {
@@ -128,7 +144,7 @@ final class AnswerCalls {
         "text", context.getText(),
         "head", context.getHead(),
         "vectors", list(context.getVectorsList(), Replies::message),
-        "recent", list(context.getRecentList(), Replies::message));
+        "recent", list(context.getRecentList(), Replies::chunk));
   }
 
   private JsonElement closeAgent(Arguments a) {

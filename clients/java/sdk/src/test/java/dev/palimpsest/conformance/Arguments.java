@@ -8,6 +8,7 @@ import dev.palimpsest.Messages;
 import dev.palimpsest.v1.Chunk;
 import dev.palimpsest.v1.ChunkFilter;
 import dev.palimpsest.v1.ReadConsistency;
+import dev.palimpsest.v1.Retention;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -115,6 +116,22 @@ record Arguments(JsonObject json) {
   static Chunk step(Arguments given) {
     return Chunks.step(
         given.text("observation", ""), given.text("thought", ""), given.text("action", ""));
+  }
+
+  /** Reads how many days data is kept; null is as the policy says. */
+  static Retention retention(JsonElement given) {
+    Retention.Builder retention = Retention.newBuilder();
+    given
+        .getAsJsonObject()
+        .asMap()
+        .forEach(
+            (name, days) -> {
+              if (!days.isJsonNull()) {
+                retention.setField(
+                    Retention.getDescriptor().findFieldByName(name), days.getAsInt());
+              }
+            });
+    return retention.build();
   }
 
   void consistency(ReadConsistency.Builder consistency) {

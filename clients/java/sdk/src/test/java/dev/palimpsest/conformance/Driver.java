@@ -32,6 +32,8 @@ public final class Driver {
     calls.putAll(new SessionCalls(client).calls());
     calls.putAll(new MemoryCalls(client).calls());
     calls.putAll(new AnswerCalls(client).calls());
+    calls.putAll(new SpendingCalls(client).calls());
+    calls.putAll(new AccessCalls(client).calls());
   }
 
   /** Runs until the input ends. */

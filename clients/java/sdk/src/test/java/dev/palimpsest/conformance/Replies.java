@@ -5,27 +5,35 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
-import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Descriptors.EnumValueDescriptor;
+import com.google.protobuf.Descriptors.FieldDescriptor;
+import com.google.protobuf.MapEntry;
 import com.google.protobuf.Message;
-import com.google.protobuf.util.JsonFormat;
+import com.google.protobuf.Timestamp;
+import com.google.protobuf.util.Timestamps;
 import dev.palimpsest.MemoryState;
 import dev.palimpsest.PalimpsestException;
 import dev.palimpsest.Producer;
 import dev.palimpsest.Schemas;
 import dev.palimpsest.v1.Amendment;
 import dev.palimpsest.v1.Answer;
+import dev.palimpsest.v1.Chunk;
 import dev.palimpsest.v1.Memory;
 import dev.palimpsest.v1.PositionRange;
 import dev.palimpsest.v1.WatchMemoryResponse;
 import java.util.Collection;
+import java.util.HexFormat;
+import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import java.util.function.Function;
 
 /** Writes what the client returns as the scripts expect it. */
 final class Replies {
-  private static final JsonFormat.Printer PRINTER =
-      JsonFormat.printer().preservingProtoFieldNames().alwaysPrintFieldsWithNoPresence();
+  /** What an enum means that is not set, where that is something. */
+  private static final Map<String, String> UNSPECIFIED = Map.of("Source_Trust", "trusted");
 
   private Replies() {}
 
@@ -55,29 +63,53 @@ final class Replies {
     return array;
   }
 
-  static JsonElement message(Message message) {
-    try {
-      return numbers(JsonParser.parseString(PRINTER.print(message)));
-    } catch (InvalidProtocolBufferException error) {
-      throw new IllegalStateException(error);
+  /** Returns a message with all of its fields; null is what is absent. */
+  static JsonObject message(Message message) {
+    JsonObject found = new JsonObject();
+    for (FieldDescriptor field : message.getDescriptorForType().getFields()) {
+      found.add(field.getName(), field(message, field));
     }
+    return found;
   }
 
-  /** Returns whole numbers, which the JSON of protobuf has as texts, of the known fields. */
-  private static JsonElement numbers(JsonElement json) {
-    if (json.isJsonArray()) {
-      return list(json.getAsJsonArray().asList(), Replies::numbers);
-    } else if (!json.isJsonObject()) {
-      return json;
+  private static JsonElement field(Message message, FieldDescriptor field) {
+    if (field.hasPresence() && !message.hasField(field)) {
+      return JsonNull.INSTANCE;
+    } else if (field.isMapField()) {
+      JsonObject found = new JsonObject();
+      for (Object one : (List<?>) message.getField(field)) {
+        MapEntry<?, ?> entry = (MapEntry<?, ?>) one;
+        found.add(entry.getKey().toString(), value(entry.getValue()));
+      }
+      return found;
+    } else if (field.isRepeated()) {
+      return list((List<?>) message.getField(field), Replies::value);
     }
-    JsonObject found = new JsonObject();
-    for (var entry : json.getAsJsonObject().entrySet()) {
-      boolean isNumber =
-          entry.getKey().matches("head|position|producer_sequence|first|last|revision")
-              && entry.getValue().isJsonPrimitive();
-      found.add(
-          entry.getKey(),
-          isNumber ? json(entry.getValue().getAsLong()) : numbers(entry.getValue()));
+    return value(message.getField(field));
+  }
+
+  private static JsonElement value(Object value) {
+    if (value instanceof Timestamp one) {
+      return json(Timestamps.toString(one));
+    } else if (value instanceof Message one) {
+      return message(one);
+    } else if (value instanceof ByteString one) {
+      return json(HexFormat.of().formatHex(one.toByteArray()));
+    } else if (value instanceof EnumValueDescriptor one) {
+      // SOURCE_TRUST_BLOCKED of SourceTrust is "blocked".
+      String type = one.getType().getName().replaceAll("([a-z])([A-Z])", "$1_$2");
+      String name = one.getName().substring(type.length() + 1).toLowerCase(Locale.ROOT);
+      return json(name.equals("unspecified") ? UNSPECIFIED.getOrDefault(type, "") : name);
+    }
+    return json(value);
+  }
+
+  /** Returns a chunk; one whose content was removed has an empty text. */
+  static JsonObject chunk(Chunk chunk) {
+    JsonObject found = message(chunk);
+    found.addProperty("redacted", chunk.hasRedaction());
+    if (chunk.getContentCase() == Chunk.ContentCase.CONTENT_NOT_SET) {
+      found.addProperty("text", "");
     }
     return found;
   }
@@ -114,10 +146,10 @@ final class Replies {
 
   static JsonElement amendment(Amendment one) {
     return object(
-        "op", lower(one.getOp(), "AMENDMENT_OP_"), "path", one.getPath(), "value", value(one));
+        "op", lower(one.getOp(), "AMENDMENT_OP_"), "path", one.getPath(), "value", valueOf(one));
   }
 
-  private static JsonElement value(Amendment one) {
+  private static JsonElement valueOf(Amendment one) {
     return one.getValueJson().isEmpty()
         ? JsonNull.INSTANCE
         : JsonParser.parseString(one.getValueJson());
@@ -130,9 +162,10 @@ final class Replies {
         "resume_token", one.getResumeToken());
   }
 
-  static JsonElement answer(Answer answer) {
+  static JsonObject answer(Answer answer) {
     return object(
         "id", answer.getId(),
+        "query", answer.getQuery(),
         "state", lower(answer.getState(), "OPERATION_STATE_"),
         "text", answer.getText(),
         "citations", list(answer.getCitationsList(), Replies::message),

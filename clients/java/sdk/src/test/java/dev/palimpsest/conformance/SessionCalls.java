@@ -9,6 +9,7 @@ import dev.palimpsest.Appended;
 import dev.palimpsest.Producer;
 import dev.palimpsest.RememberOptions;
 import dev.palimpsest.Remembered;
+import dev.palimpsest.Session;
 import dev.palimpsest.v1.CreateSessionRequest;
 import dev.palimpsest.v1.DefaultMemory;
 import dev.palimpsest.v1.RecallRequest;
@@ -56,6 +57,8 @@ final class SessionCalls {
     if (a.has("metadata")) {
       request.getSessionBuilder().putAllMetadata(a.map("metadata"));
     }
+    a.ifGiven("retention", Arguments::retention)
+        .ifPresent(request.getSessionBuilder()::setRetention);
     if (a.has("default_memory")) {
       request
           .getSessionBuilder()
@@ -82,7 +85,11 @@ final class SessionCalls {
   }
 
   private JsonElement updateSession(Arguments a) {
-    return Replies.message(client.session(a).updateMetadata(a.map("metadata"), a.text("etag", "")));
+    Session session = client.session(a);
+    return Replies.message(
+        a.has("retention")
+            ? session.updateRetention(Arguments.retention(a.json().get("retention")))
+            : session.updateMetadata(a.map("metadata"), a.text("etag", "")));
   }
 
   private JsonElement deleteSession(Arguments a) {
@@ -167,7 +174,7 @@ final class SessionCalls {
   }
 
   private JsonElement listChunks(Arguments a) {
-    return object("chunks", list(client.session(a).chunks(a::filter).toList(), Replies::message));
+    return object("chunks", list(client.session(a).chunks(a::filter).toList(), Replies::chunk));
   }
 
   private JsonElement searchChunks(Arguments a) {
