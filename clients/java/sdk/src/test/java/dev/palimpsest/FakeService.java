@@ -2,6 +2,7 @@ package dev.palimpsest;
 
 import com.google.protobuf.Any;
 import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
 import io.grpc.BindableService;
 import io.grpc.ManagedChannel;
 import io.grpc.Server;
@@ -11,6 +12,7 @@ import io.grpc.inprocess.InProcessServerBuilder;
 import io.grpc.protobuf.StatusProto;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 
 /** A service in this process whose replies a test says. */
@@ -31,6 +33,18 @@ final class FakeService implements AutoCloseable {
 
   /** Returns a refusal as the service makes it. */
   static StatusRuntimeException refusal(int code, String reason, Map<String, String> metadata) {
+    return refusal(code, reason, metadata, List.of());
+  }
+
+  /** Returns a refusal that says when to try again. */
+  static StatusRuntimeException refusal(int code, String reason, Duration retryDelay) {
+    RetryInfo.Builder retry = RetryInfo.newBuilder();
+    retry.getRetryDelayBuilder().setNanos(retryDelay.getNano());
+    return refusal(code, reason, Map.of(), List.of(Any.pack(retry.build())));
+  }
+
+  private static StatusRuntimeException refusal(
+      int code, String reason, Map<String, String> metadata, List<Any> more) {
     ErrorInfo info =
         ErrorInfo.newBuilder()
             .setReason(reason)
@@ -42,6 +56,7 @@ final class FakeService implements AutoCloseable {
             .setCode(code)
             .setMessage("it was refused")
             .addDetails(Any.pack(info))
+            .addAllDetails(more)
             .build());
   }
 

@@ -108,6 +108,57 @@ class ProducerTest {
   }
 
   @Test
+  void aProducerThatIsOpenedAgainContinuesAfterTheDurableChunks() throws Exception {
+    Log log = new Log();
+    try (FakeService service = new FakeService(log)) {
+      try (Producer first = service.client.session("s").producer("p")) {
+        first.append("one");
+        first.append("two");
+      }
+      try (Producer second = service.client.session("s").producer("p")) {
+        assertEquals(2, second.lastAckedSequence());
+        assertEquals(3, second.append("three"));
+      }
+    }
+    assertEquals(List.of("one", "two", "three"), List.copyOf(log.texts.values()));
+  }
+
+  @Test
+  void nothingIsDurableBeforeItsAck() throws Exception {
+    CountDownLatch written = new CountDownLatch(1);
+    CountDownLatch released = new CountDownLatch(1);
+    Log log =
+        new Log() {
+          @Override
+          void afterWrite(int stream, StreamObserver<AppendChunksResponse> replies) {
+            written.countDown();
+            CompletableFuture.runAsync(
+                () -> {
+                  try {
+                    assertTrue(released.await(20, TimeUnit.SECONDS));
+                  } catch (InterruptedException error) {
+                    throw new AssertionError(error);
+                  }
+                  ack(replies);
+                });
+          }
+        };
+    try (FakeService service = new FakeService(log);
+        Producer producer = service.client.session("s").producer("p")) {
+      producer.append("one");
+      assertTrue(written.await(20, TimeUnit.SECONDS));
+      CompletableFuture<?> flushed = CompletableFuture.supplyAsync(producer::flush);
+      assertThrows(
+          java.util.concurrent.TimeoutException.class,
+          () -> flushed.get(100, TimeUnit.MILLISECONDS));
+      assertEquals(0, producer.lastAckedSequence());
+      released.countDown();
+      flushed.get(20, TimeUnit.SECONDS);
+      assertEquals(1, producer.lastAckedSequence());
+    }
+  }
+
+  @Test
   void manyChunksGoIntoFewBatches() throws Exception {
     Log log = new Log();
     try (FakeService service = new FakeService(log);
