@@ -55,8 +55,6 @@ def _check(text: str, positions: list[int]) -> None:
         raise WrongArguments(
             f"text is too short: send at least {MIN_FORGOTTEN_CHARACTERS} characters, or positions"
         )
-    if len(positions) > MAX_FORGOTTEN:
-        raise WrongArguments(f"send at most {MAX_FORGOTTEN} positions at a time")
     if any(one < 1 for one in positions):
         raise WrongArguments("positions begin at 1: recall shows them in brackets")
 

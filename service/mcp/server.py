@@ -78,9 +78,8 @@ async def _run(
     scope_of: ScopeOf, context: Context, params: types.CallToolRequestParams
 ) -> types.CallToolResult:
     """Returns what a tool returns, or what is wrong, so that the model can do something else."""
-    arguments = params.arguments or {}
     try:
-        tools.check(params.name, arguments)
+        arguments = tools.taken(params.name, params.arguments or {})
         return _result(await _CALLS[params.name](scope_of(context), arguments))
     except tools.WrongArguments as error:
         return _result(str(error), is_error=True)

@@ -132,19 +132,35 @@ def listed(names: Collection[str]) -> list[Tool]:
     return [_BY_NAME[name] for name in TOOLS if name in names]
 
 
-def check(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises WrongArguments if the tool does not take the arguments."""
+def taken(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments, whole numbers as integers.
+
+    Raises WrongArguments if the tool does not take them.
+    """
+    for key, value in arguments.items():
+        # First, since a validator needs seconds for the numbers that a request has room for.
+        if key != "value" and isinstance(value, list) and len(value) > MAX_FORGOTTEN:
+            raise WrongArguments(f"{key} has {len(value)} items: send at most {MAX_FORGOTTEN}")
     for error in _VALIDATORS[name].iter_errors(dict(arguments)):
         where = "".join(f"{one}: " for one in error.absolute_path)
         raise WrongArguments(f"{where}{error.message[:_SHOWN]}; {_takes(name)}")
-    for key, value in arguments.items():
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int) and abs(number) >= 2**63:
-                raise WrongArguments(f"{key} is no number of 64 bits: send one that was shown")
-        if isinstance(value, str):
-            limit = MAX_TEXT_CHARACTERS if key == "text" else MAX_LINE_CHARACTERS
-            if len(value) > limit:
-                raise WrongArguments(f"{key} has {len(value)} characters: send at most {limit}")
+    return {key: value if key == "value" else _read(key, value) for key, value in arguments.items()}
+
+
+def _read(key: str, value: Any) -> Any:
+    """Returns an argument of the right type. Raises WrongArguments if it is out of bounds."""
+    if isinstance(value, list):
+        return [_read(key, one) for one in value]
+    if isinstance(value, float):
+        # JSON Schema takes 1.0 for an integer.
+        value = int(value)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise WrongArguments(f"{key} is no number of 64 bits: send one that was shown")
+    if isinstance(value, str):
+        limit = MAX_TEXT_CHARACTERS if key == "text" else MAX_LINE_CHARACTERS
+        if len(value) > limit:
+            raise WrongArguments(f"{key} has {len(value)} characters: send at most {limit}")
+    return value
 
 
 def _takes(name: str) -> str:

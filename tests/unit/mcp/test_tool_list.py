@@ -1,12 +1,14 @@
 """The list of tools: its cost in each prompt, and its stable bytes."""
 
 import json
+import re
+from typing import Any
 
 import pytest
 
 from service.llm.providers.facts import Facts
 from service.mcp.rendering import pointer, value_text
-from service.mcp.tools import listed
+from service.mcp.tools import WrongArguments, listed, taken
 from service.settings.config import Config
 from service.settings.mcp_tools import ADMIN_TOOLS, DEFAULT_TOOLS, TOOLS, checked
 
@@ -47,6 +49,28 @@ def test_names_of_settings() -> None:
     assert checked((*DEFAULT_TOOLS, *ADMIN_TOOLS)) == TOOLS
     with pytest.raises(ValueError, match="no tool 'forgets': the tools are remember"):
         checked(("forgets",))
+
+
+def test_whole_numbers_are_integers() -> None:
+    found = taken("forget", {"positions": [1.0, 2], "dry_run": True})
+    assert json.dumps(found) == '{"positions": [1, 2], "dry_run": true}'
+    assert repr(taken("why", {"position": 3.0})) == "{'position': 3}"
+    # What an entry is set to stays as it is.
+    assert repr(taken("edit_memory", {"path": "x", "value": 1.0})["value"]) == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"positions": [1] * 500_000}, "positions has 500000 items: send at most 20"),
+        ({"text": ["x"] * 21}, "text has 21 items"),
+        ({"positions": [1e300]}, "positions is no number of 64 bits"),
+        ({"positions": [1.5]}, "1.5 is not of type 'integer'"),
+    ],
+)
+def test_arguments_out_of_bounds(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(WrongArguments, match=re.escape(said)):
+        taken("forget", arguments)
 
 
 @pytest.mark.parametrize(
