@@ -1,7 +1,8 @@
-"""Memories as resources: listed, read, and watched while a client listens."""
+"""Memories as resources: listed, read, and watched."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -15,23 +16,23 @@ from mcp.shared.subscriptions import (
 )
 
 import palimpsest
-from palimpsest import NotFound, PalimpsestError
+from palimpsest import NotFound, PalimpsestError, Watch
 from service.mcp.rendering import value_text
 from service.mcp.scope import Context, ScopeOf, ToolScope
+from service.mcp.subscriptions import Subscriptions, check_number, opened, report
 
 T = TypeVar("T")
 
 _PREFIX = "palimpsest://memories/"
 _JSON = "application/json"
-#: Memories that one client watches by one request.
-MAX_WATCHED = 16
 
 
 class Resources:
     """The handlers of a server."""
 
-    def __init__(self, scope_of: ScopeOf) -> None:
+    def __init__(self, scope_of: ScopeOf, kept: Subscriptions | None) -> None:
         self._scope_of = scope_of
+        self._kept = kept
 
     async def list(self, context: Context, _: Any) -> types.ListResourcesResult:
         """Returns the memories of the session."""
@@ -76,39 +77,55 @@ class Resources:
         """Reports changes of memories until the client goes away or the service does."""
         scope, number = self._scope_of(context), context.request_id
         uris = sorted(set(params.notifications.resource_subscriptions or ()))
-        if len(uris) > MAX_WATCHED:
-            raise MCPError(types.INVALID_PARAMS, f"subscribe to at most {MAX_WATCHED} resources")
-        watched = [(uri, _named(scope, uri)) for uri in uris]
+        check_number(len(uris))
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: number}
 
         async def send(message: Any) -> None:
             await context.session.send_notification(message, related_request_id=number)
 
-        await send(
-            types.SubscriptionsAcknowledgedNotification(
-                params=types.SubscriptionsAcknowledgedNotificationParams(
-                    notifications=types.SubscriptionFilter(resource_subscriptions=uris or None),
-                    _meta=meta,
+        async with AsyncExitStack() as stack:
+            watched: dict[str, Watch] = {}
+            for uri, memory in [(uri, _named(scope, uri)) for uri in uris]:
+                with suppress(NotFound):
+                    # A stream that is lost ends: it would delay a server that stops.
+                    watched[uri] = await _done(opened(memory, 0.0))
+                    stack.push_async_callback(watched[uri].aclose)
+            await send(
+                types.SubscriptionsAcknowledgedNotification(
+                    params=types.SubscriptionsAcknowledgedNotificationParams(
+                        notifications=types.SubscriptionFilter(
+                            resource_subscriptions=list(watched) or None
+                        ),
+                        _meta=meta,
+                    )
                 )
             )
-        )
-        async with asyncio.TaskGroup() as group:
-            for uri, memory in watched:
-                event = event_to_notification(ResourceUpdated(uri=uri), meta)
-                group.create_task(_watch(memory, partial(send, event)))
+            async with asyncio.TaskGroup() as group:
+                for uri, watch in watched.items():
+                    event = event_to_notification(ResourceUpdated(uri=uri), meta)
+                    group.create_task(report(watch, partial(send, event)))
         return types.SubscriptionsListenResult(_meta=meta)
 
+    async def subscribe(
+        self, context: Context, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Reports changes of a memory from now on, until the connection ends."""
+        memory = _named(self._scope_of(context), params.uri)
+        changed = partial(context.session.send_resource_updated, params.uri)
+        assert self._kept is not None, "it is served"
+        try:
+            await _done(self._kept.add(params.uri, memory, changed))
+        except NotFound as error:
+            raise _missing(params.uri) from error
+        return types.EmptyResult()
 
-async def _watch(memory: palimpsest.Memory, changed: Callable[[], Awaitable[None]]) -> None:
-    """Calls `changed` for each revision until there is no memory any more."""
-    try:
-        # A stream that is lost ends: it would delay a server that stops.
-        async with memory.watch(give_up_seconds=0.0) as watch:
-            async for _ in watch:
-                await changed()
-    except PalimpsestError:
-        # The client listens again, and reads an error if there still is one.
-        return
+    async def unsubscribe(
+        self, _: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Ends the reports of a memory."""
+        assert self._kept is not None, "it is served"
+        await self._kept.remove(params.uri)
+        return types.EmptyResult()
 
 
 def uri_of(memory: str) -> str:

@@ -1,5 +1,6 @@
 """`palimpsest mcp`, as a program starts it."""
 
+import asyncio
 import json
 import os
 import socket
@@ -13,9 +14,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+import palimpsest
+from palimpsest import Edit
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run
 from tests.support.harness import api
-from tests.support.mcp import LEGACY, MODERN, failed, text_of
+from tests.support.mcp import LEGACY, MODERN, REMOVED, failed, into, text_of
 
 COMMAND = ("-m", "service.cli", "mcp")
 META = {
@@ -73,6 +76,21 @@ async def test_a_client_starts_it(address: str, mode: str) -> None:
         assert text_of(stored) == "Remembered, durably, at position 1."
         found = await tools.call_tool("recall", {"query": "key"})
         assert "The key is under the mat." in text_of(found)
+
+
+@pytest.mark.filterwarnings(REMOVED)
+async def test_a_subscription_lasts_as_long_as_the_process(address: str) -> None:
+    name, seen = f"stdio-{uuid4().hex}", asyncio.Queue[Any]()
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session(name)
+        memory = await session.create_memory("tea", "class Facts:\n    tea: str\n")
+        transport = started(address, "--session", name)
+        async with Client(transport, mode=LEGACY, message_handler=into(seen)) as tools:
+            await tools.subscribe_resource("palimpsest://memories/tea")
+            for kind in ("green", "black"):
+                await memory.edit([Edit.put("/tea", kind)])
+                changed = await seen.get()
+                assert changed.params.uri == "palimpsest://memories/tea"
 
 
 def test_the_list_has_the_same_bytes_in_each_process(address: str) -> None:

@@ -1,6 +1,8 @@
 """The tools for models, as the official client calls them, in both versions of the protocol."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -8,14 +10,15 @@ from uuid import uuid4
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, ResourceUpdatedNotification
 
 import palimpsest
 from palimpsest import Edit
 from service.mcp.scope import ToolScope
 from service.mcp.server import new_server
+from service.mcp.subscriptions import MAX_WATCHED, Subscriptions
 from service.settings.mcp_tools import DEFAULT_TOOLS, TOOLS
-from tests.support.mcp import LEGACY, MODERN, failed, text_of
+from tests.support.mcp import LEGACY, MODERN, REMOVED, failed, into, text_of
 
 SCHEMA = """
 class Facts:
@@ -231,16 +234,82 @@ async def test_a_change_of_a_memory_is_reported(session: palimpsest.Session) -> 
     await session.create()
     memory = await session.create_memory("default", SCHEMA)
     server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS)
-    uri = "palimpsest://memories/default"
+    uri, missing = "palimpsest://memories/default", "palimpsest://memories/none"
     async with (
         Client(server, mode=MODERN) as client,
-        client.listen(resource_subscriptions=[uri]) as events,
+        client.listen(resource_subscriptions=[uri, missing]) as events,
     ):
-        seen = asyncio.create_task(anext(aiter(events)))
-        changes = 0
-        # The watch begins after the acknowledgement, so the first changes may be before it.
-        while not seen.done():
-            changes += 1
-            await memory.edit([Edit.put("/notes/tea", str(changes))])
-            await asyncio.wait([seen], timeout=0.2)
-        assert seen.result().uri == uri  # type: ignore[union-attr]
+        assert events.honored.resource_subscriptions == [uri]
+        # The first change after the acknowledgement is reported.
+        await memory.edit([Edit.put("/notes/tea", "green")])
+        seen = await anext(aiter(events))
+        assert seen.uri == uri  # type: ignore[union-attr]
+
+
+@dataclass
+class Subscriber:
+    """A client of the version with a handshake, which may subscribe to resources."""
+
+    client: Client
+    kept: Subscriptions
+    seen: asyncio.Queue[Any]
+
+    async def updated(self) -> str:
+        """Returns the next memory that has changed."""
+        message = await self.seen.get()
+        assert isinstance(message, ResourceUpdatedNotification)
+        return message.params.uri
+
+
+@asynccontextmanager
+async def subscriber(session: palimpsest.Session) -> AsyncIterator[Subscriber]:
+    kept, seen = Subscriptions(give_up_seconds=0.0), asyncio.Queue[Any]()
+    server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS, kept)
+    async with Client(server, mode=LEGACY, message_handler=into(seen)) as client:
+        try:
+            yield Subscriber(client, kept, seen)
+        finally:
+            await kept.close()
+
+
+@pytest.mark.filterwarnings(REMOVED)
+async def test_a_client_with_a_handshake_subscribes(session: palimpsest.Session) -> None:
+    await session.create()
+    tea, rice = [await session.create_memory(name, SCHEMA) for name in ("tea", "rice")]
+    async with subscriber(session) as one:
+        capabilities = one.client.server_capabilities
+        assert capabilities.resources is not None
+        assert capabilities.resources.subscribe
+        for uri in ("palimpsest://memories/tea", "palimpsest://memories/rice"):
+            await one.client.subscribe_resource(uri)
+            # A second time is no second subscription.
+            await one.client.subscribe_resource(uri)
+        await tea.edit([Edit.put("/notes/tea", "green")])
+        assert await one.updated() == "palimpsest://memories/tea"
+        await one.client.unsubscribe_resource("palimpsest://memories/tea")
+        await tea.edit([Edit.put("/notes/tea", "black")])
+        await rice.edit([Edit.put("/notes/rice", "brown")])
+        assert await one.updated() == "palimpsest://memories/rice"
+        # The last report is of its end.
+        await rice.delete()
+        assert await one.updated() == "palimpsest://memories/rice"
+        with pytest.raises(MCPError, match="no such resource"):
+            await one.client.read_resource("palimpsest://memories/rice")
+        with pytest.raises(MCPError, match="no such resource"):
+            await one.client.subscribe_resource("palimpsest://memories/rice")
+
+
+@pytest.mark.filterwarnings(REMOVED)
+async def test_a_client_has_a_limited_number_of_subscriptions(session: palimpsest.Session) -> None:
+    await session.create()
+    async with subscriber(session) as one:
+        for number in range(MAX_WATCHED + 1):
+            await session.create_memory(f"m{number}", SCHEMA)
+        for number in range(MAX_WATCHED):
+            await one.client.subscribe_resource(f"palimpsest://memories/m{number}")
+        more = f"palimpsest://memories/m{MAX_WATCHED}"
+        with pytest.raises(MCPError, match="at most 16 resources"):
+            await one.client.subscribe_resource(more)
+        await one.client.unsubscribe_resource("palimpsest://memories/m0")
+        await one.client.subscribe_resource(more)
+        assert (await session.memory("m1").get()).info.revision == 0

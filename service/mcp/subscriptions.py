@@ -1,0 +1,80 @@
+"""Changes of memories that a client subscribed to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+import palimpsest
+from palimpsest import PalimpsestError, Watch
+from service.settings.mcp_tools import CALL_SECONDS
+from storage.engine.tasks import cancel
+
+#: Memories that one client watches by one connection, or by one request.
+MAX_WATCHED = 16
+
+Changed = Callable[[], Awaitable[None]]
+
+
+class Subscriptions:
+    """The watches of one connection, by the URIs of the memories."""
+
+    def __init__(self, give_up_seconds: float) -> None:
+        """`give_up_seconds`: for how long a watch waits for a service that is away."""
+        self._give_up_seconds = give_up_seconds
+        self._reports: dict[str, asyncio.Task[None]] = {}
+        #: A client may send requests that run at the same time.
+        self._lock = asyncio.Lock()
+
+    async def add(self, uri: str, memory: palimpsest.Memory, changed: Changed) -> None:
+        """Reports each change of a memory after this returns.
+
+        Raises MCPError, PalimpsestError.
+        """
+        async with self._lock:
+            self._reports = {name: one for name, one in self._reports.items() if not one.done()}
+            if uri in self._reports:
+                return
+            check_number(len(self._reports) + 1)
+            watch = await opened(memory, self._give_up_seconds)
+            self._reports[uri] = asyncio.create_task(report(watch, changed))
+
+    async def remove(self, uri: str) -> None:
+        """Ends the reports of a memory, if there are any."""
+        async with self._lock:
+            found = self._reports.pop(uri, None)
+            await cancel([found] if found is not None else [])
+
+    async def close(self) -> None:
+        """Ends all reports."""
+        await cancel(self._reports.values())
+
+
+def check_number(watched: int) -> None:
+    """Raises MCPError if a client would watch too many."""
+    if watched > MAX_WATCHED:
+        raise MCPError(INVALID_PARAMS, f"subscribe to at most {MAX_WATCHED} resources at a time")
+
+
+async def opened(memory: palimpsest.Memory, give_up_seconds: float) -> Watch:
+    """Returns a watch that misses no change after this. Raises PalimpsestError."""
+    watch = memory.watch(give_up_seconds=give_up_seconds)
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            return await watch.__aenter__()
+    except TimeoutError as error:
+        await watch.aclose()
+        raise palimpsest.Unavailable("the service is away: subscribe again later") from error
+
+
+async def report(watch: Watch, changed: Changed) -> None:
+    """Calls `changed` for each revision, and once more when the memory cannot be watched now."""
+    try:
+        async for _ in watch:
+            await changed()
+    except PalimpsestError:
+        # The client reads it again, and the error that says why.
+        await changed()
+    finally:
+        await watch.aclose()
