@@ -132,7 +132,12 @@ class Asker:
         the answer. Raises as `ask`."""
         item = _item(tenant_id, session_key(tenant_id, session), answer_id)
         with self._waiting.slot(), self._interest.wait(item) as call:
-            stored = await self._join(item, session)
+            try:
+                stored = await self._join(item, session)
+            except NotFound:
+                # No departure is written of an answer that is not there.
+                call.ended = True
+                raise
             listener = Listener(
                 item=item,
                 event=after_event,

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import func, select, update
 
-from service.domain.values.errors import Exhausted
+from service.domain.values.errors import Exhausted, NotFound
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.usecases.answers.answer import Answerer
@@ -29,6 +29,7 @@ from storage.memories import job_results
 from storage.tables import answer
 from tests.integration.answers.test_cancelling import Slow
 from tests.integration.support.scripted import Script, answerer
+from tests.integration.support.statements import statements
 from tests.integration.support.stored_answers import item_of, read_answer, store_question
 from tests.integration.support.tree_rows import KEY, TREE, make_tree
 from tests.integration.support.writing import drop_wake_ups
@@ -238,6 +239,18 @@ async def test_who_reads_it_wants_it(database: Database) -> None:
         await maker(database, script).make(item)
         found = await server.asker.look_up(DEFAULT_TENANT, "s", item.item_id)
         assert found.answer.status == "complete"
+
+
+async def test_of_an_answer_that_is_not_there_no_departure_is_written(database: Database) -> None:
+    server = Server(database)
+    async with server.running():
+        with statements() as sent:
+            with pytest.raises(NotFound):
+                await server.resume(item_of(uuid4())).answer()
+            item = await server.ask_and_leave()
+            await until(database, item, waiter=None)
+        left = [one.values["answers"] for one in sent if "waiter = NULL" in one]
+    assert left == [[item.item_id]]
 
 
 async def test_one_of_two_waiting_clients_may_leave(database: Database) -> None:
