@@ -1,10 +1,13 @@
 """A quarantine and its release by real processes with the offline model: memories of all kinds."""
 
+import asyncio
 import json
+import signal
 
 import pytest
 
 import palimpsest
+from tests.support import killing
 from tests.support.harness import Servers, api, worker
 
 SCHEMA = "class Notes:\n    said: list[str]\n"
@@ -56,3 +59,65 @@ async def test_what_came_from_a_source_is_undone_and_restored(servers: Servers) 
             assert POISON not in " ".join(after.values())
             await client.access.release_source("s", "web:*")
             assert await shown(session) == before
+
+
+MEMORIES = ("m1", "m2", "m3")
+
+
+async def quarantines(session: palimpsest.Session) -> dict[str, int]:
+    """Returns how many quarantines each memory has applied."""
+    return {
+        name: [one.kind async for one in session.memory(name).revisions()].count("quarantine")
+        for name in MEMORIES
+    }
+
+
+async def values(session: palimpsest.Session) -> dict[str, str]:
+    return {
+        name: json.dumps((await session.memory(name).get(fully_applied=True, timeout=200)).value)
+        for name in MEMORIES
+    }
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("step", "times", "applied"), [("commit", 2, 1), ("committed", 1, 1), ("committed", 2, 2)]
+)
+async def test_a_worker_that_is_killed_between_memories_is_made_up_for_once(
+    servers: Servers, step: str, times: int, applied: int
+) -> None:
+    url = servers.new_database()
+    with api(url, **killing.quarantines_are_large()) as (_, address):
+        async with palimpsest.connect(address) as client:
+            session = await client.create_session("s", default_memory=False)
+            for name in MEMORIES:
+                await session.create_memory(name, SCHEMA, chunk_tokens=1)
+            async with session.producer("p") as producer:
+                for text, source in TEXTS:
+                    await producer.append(text, source=source)
+            with worker(url):
+                before = await values(session)
+            assert all(POISON in text for text in before.values())
+            await client.access.quarantine_source("s", "web:*")
+            assert await client.access.pending_memories("s") == [*MEMORIES]
+
+            with worker(url, **killing.killed_at(f"source-changes:{step}", times)) as doomed:
+                assert doomed.wait(60) == -signal.SIGKILL
+            between = await quarantines(session)
+            assert sorted(between.values()) == [0] * (3 - applied) + [1] * applied
+            left = [name for name in MEMORIES if not between[name]]
+            assert await client.access.pending_memories("s") == left
+
+            with worker(url):
+                async with asyncio.timeout(60):
+                    while await client.access.pending_memories("s"):
+                        await asyncio.sleep(0.1)
+                after = await values(session)
+                assert await quarantines(session) == dict.fromkeys(MEMORIES, 1)
+                assert not any(POISON in text for text in after.values())
+                await client.access.release_source("s", "web:*")
+                async with asyncio.timeout(60):
+                    while await client.access.pending_memories("s"):
+                        await asyncio.sleep(0.1)
+                assert await values(session) == before
+                assert await quarantines(session) == dict.fromkeys(MEMORIES, 2)
