@@ -40,6 +40,15 @@ class PalimpsestError(Exception):
         self.fields = dict(fields or {})
         self.retry_seconds = retry_seconds
 
+    @property
+    def retryable(self) -> bool:
+        """Whether nothing was done and the same request may succeed later.
+
+        So it is of Unavailable, and of ResourceExhausted with `retry_seconds`. The client has
+        repeated the call until its timeout, unless it writes without a `request_id`.
+        """
+        return False
+
 
 class InvalidArgument(PalimpsestError):
     """The request is invalid."""
@@ -64,6 +73,11 @@ class Aborted(PalimpsestError):
 class ResourceExhausted(PalimpsestError):
     """A limit is reached."""
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the limit is one that passes: the service says when to retry."""
+        return self.retry_seconds is not None
+
 
 class FailedPrecondition(PalimpsestError):
     """The state of the resource forbids the call."""
@@ -79,6 +93,11 @@ class Cancelled(PalimpsestError):
 
 class Unavailable(PalimpsestError):
     """The service cannot process the call now; retry."""
+
+    @property
+    def retryable(self) -> bool:
+        """True: it may pass."""
+        return True
 
 
 class Unauthenticated(PalimpsestError):

@@ -1,10 +1,19 @@
 """How the client reads what gRPC reports."""
 
 import grpc
+import pytest
 from google.rpc import status_pb2
 from grpc import aio
 
-from palimpsest import ResourceExhausted
+from palimpsest import (
+    Aborted,
+    Cancelled,
+    ConnectionFailed,
+    DeadlineExceeded,
+    PalimpsestError,
+    ResourceExhausted,
+    Unavailable,
+)
 from palimpsest._errors import from_rpc
 
 
@@ -19,3 +28,22 @@ def test_details_of_another_status_do_not_hide_the_one_that_counts() -> None:
     known = from_rpc(cut_short, "127.0.0.1:1")
     assert isinstance(known, ResourceExhausted)
     assert str(known) == "received metadata size exceeds the limit"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retryable"),
+    [
+        (Unavailable("away"), True),
+        (ConnectionFailed("away"), True),
+        (ResourceExhausted("full", reason="TOO_MANY_ASKS", retry_seconds=0.5), True),
+        (ResourceExhausted("spent", reason="BUDGET_EXHAUSTED"), False),
+        (Aborted("fenced", reason="PRODUCER_FENCED"), False),
+        (DeadlineExceeded("late"), False),
+        (Cancelled("by a client"), False),
+        (PalimpsestError("closed"), False),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_did_nothing_is_retryable(error: PalimpsestError, is_retryable: bool) -> None:
+    """As errors.proto says of UNAVAILABLE, and of RESOURCE_EXHAUSTED with RetryInfo."""
+    assert error.retryable is is_retryable
