@@ -219,7 +219,10 @@ class SessionServiceServicer(object):
         opened again with the same header and id; it is removed 7 days after its last block
         (`unfinished_import_days`), or by DeleteSession. Positions, producers, request ids of
         appends, revisions and times stay as they were; search indexes are built anew, and usage
-        counts for no budget here. A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the
+        counts for no budget here. Rules for sources and quarantines of the file become rules of
+        the session, and of two levels the stricter counts: no source is trusted more than by the
+        rules of this tenant, so the scope `edit` is enough. With more than 256 rules in all it is
+        RESOURCE_EXHAUSTED (TOO_MANY_SOURCE_RULES). A broken file is INVALID_ARGUMENT (IMPORT_INVALID), with the
         line, and so is one with more than 16 MiB in a line or 64 MiB before a check
         (`max_import_block_bytes`), and an export of a session of this tenant of which chunks were
         redacted since.
