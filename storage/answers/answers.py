@@ -160,6 +160,8 @@ class StoredAnswer:
     wanted_until: datetime | None = None
     #: Whether `wanted_until` has passed; None: it never does.
     is_unwanted: bool | None = None
+    #: Whether it failed because a budget does not allow a call.
+    over_budget: bool = False
     #: The server process whose client began to wait last; None: all clients left, or it is made in
     #: any case.
     waiter: UUID | None = None

@@ -55,11 +55,15 @@ async def store(
     return True
 
 
-async def fail(tx: Transaction, item: WorkItem, failure: str) -> bool:
-    """Stores that a job failed; returns False when it had ended already."""
-    return await store(
-        tx, item.kind, item.session_key, item.item_id, status="failed", failure=failure
-    )
+async def fail(tx: Transaction, item: WorkItem, failure: str, *, over_budget: bool = False) -> bool:
+    """Stores that a job failed; returns False when it had ended already.
+
+    `over_budget`: because a budget does not allow a call.
+    """
+    values: dict[str, Any] = {"status": "failed", "failure": failure}
+    if item.kind is WorkKind.ANSWER:
+        values["over_budget"] = over_budget
+    return await store(tx, item.kind, item.session_key, item.item_id, **values)
 
 
 async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:

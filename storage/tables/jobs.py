@@ -50,6 +50,8 @@ answer = Table(
     Column("citations", JSONB, nullable=False, server_default=text("'[]'")),
     Column("model", Text, nullable=False, server_default=text("''")),
     Column("failure", Text, nullable=False, server_default=text("''")),
+    # Whether it failed because a budget does not allow a call.
+    Column("over_budget", Boolean, nullable=False, server_default=text("false")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     created(),

@@ -152,9 +152,10 @@ const (
 	// RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of watches.
 	// metadata: {"limit": "1000"}.
 	ErrorReason_ERROR_REASON_TOO_MANY_WATCHES ErrorReason = 53
-	// RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the memory's next
-	// model call. The cause names the budget, what was spent, and when the memory goes
-	// on. metadata: {"memory": "facts", "cause": "…"}.
+	// RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the next model call of a
+	// memory, or of a question: that failed, so ask again. The cause names the budget, what was
+	// spent, and when calls are allowed again.
+	// metadata: {"memory": "facts", "cause": "…"} or {"answer": "…", "cause": "…"}.
 	ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED ErrorReason = 54
 	// RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context exceed
 	// a limit, and a context leaves none out. A shorter period, or one in tokens, keeps it
@@ -190,7 +191,7 @@ const (
 	// waits for its model.
 	ErrorReason_ERROR_REASON_ANSWER_NOT_READY_IN_TIME ErrorReason = 62
 	// FAILED_PRECONDITION. The question has no answer because its model or the
-	// connection to it failed. metadata: {"answer": "…", "cause": "…"}.
+	// connection to it failed. Over a budget it is BUDGET_EXHAUSTED. metadata: {"answer": "…", "cause": "…"}.
 	ErrorReason_ERROR_REASON_ANSWER_FAILED ErrorReason = 63
 	// FAILED_PRECONDITION. The operation generated no schema: the model wrote no valid
 	// one, or failed. metadata: {"cause": "…"}.

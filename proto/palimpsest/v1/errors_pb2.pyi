@@ -172,9 +172,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"limit": "1000"}.
     """
     ERROR_REASON_BUDGET_EXHAUSTED: _ErrorReason.ValueType  # 54
-    """RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the memory's next
-    model call. The cause names the budget, what was spent, and when the memory goes
-    on. metadata: {"memory": "facts", "cause": "…"}.
+    """RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the next model call of a
+    memory, or of a question: that failed, so ask again. The cause names the budget, what was
+    spent, and when calls are allowed again.
+    metadata: {"memory": "facts", "cause": "…"} or {"answer": "…", "cause": "…"}.
     """
     ERROR_REASON_CONTEXT_TOO_LARGE: _ErrorReason.ValueType  # 55
     """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context exceed
@@ -219,7 +220,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION. The question has no answer because its model or the
-    connection to it failed. metadata: {"answer": "…", "cause": "…"}.
+    connection to it failed. Over a budget it is BUDGET_EXHAUSTED. metadata: {"answer": "…", "cause": "…"}.
     """
     ERROR_REASON_SCHEMA_NOT_GENERATED: _ErrorReason.ValueType  # 64
     """FAILED_PRECONDITION. The operation generated no schema: the model wrote no valid
@@ -561,9 +562,10 @@ ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
 metadata: {"limit": "1000"}.
 """
 ERROR_REASON_BUDGET_EXHAUSTED: ErrorReason.ValueType  # 54
-"""RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the memory's next
-model call. The cause names the budget, what was spent, and when the memory goes
-on. metadata: {"memory": "facts", "cause": "…"}.
+"""RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the next model call of a
+memory, or of a question: that failed, so ask again. The cause names the budget, what was
+spent, and when calls are allowed again.
+metadata: {"memory": "facts", "cause": "…"} or {"answer": "…", "cause": "…"}.
 """
 ERROR_REASON_CONTEXT_TOO_LARGE: ErrorReason.ValueType  # 55
 """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context exceed
@@ -608,7 +610,7 @@ waits for its model.
 """
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION. The question has no answer because its model or the
-connection to it failed. metadata: {"answer": "…", "cause": "…"}.
+connection to it failed. Over a budget it is BUDGET_EXHAUSTED. metadata: {"answer": "…", "cause": "…"}.
 """
 ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
 """FAILED_PRECONDITION. The operation generated no schema: the model wrote no valid

@@ -10,6 +10,7 @@ from service.domain.answers.trajectory import Event
 from service.domain.values.errors import (
     Cancelled,
     DeadlineExceeded,
+    Exhausted,
     FailedPrecondition,
     NotFound,
 )
@@ -321,7 +322,7 @@ class Asker:
 
 
 def refuse_ended(stored: StoredAnswer) -> None:
-    """Raises FailedPrecondition for an answer that failed, Cancelled for one that was."""
+    """Raises the error of an answer that failed, Cancelled for one that was."""
     if stored.status == "failed":
         raise failure_of(stored)
     if stored.status == "cancelled":
@@ -332,12 +333,17 @@ def refuse_ended(stored: StoredAnswer) -> None:
         )
 
 
-def failure_of(stored: StoredAnswer) -> FailedPrecondition:
+def failure_of(stored: StoredAnswer) -> FailedPrecondition | Exhausted:
     """Returns the error of an answer that failed."""
+    said = f"no answer could be made: {stored.failure}"
+    if stored.over_budget:
+        return Exhausted(
+            Reason.BUDGET_EXHAUSTED,
+            f"{said}; ask again then",
+            {"answer": stored.answer_id, "cause": stored.failure},
+        )
     return FailedPrecondition(
-        Reason.ANSWER_FAILED,
-        f"no answer could be made: {stored.failure}",
-        {"answer": stored.answer_id, "cause": stored.failure},
+        Reason.ANSWER_FAILED, said, {"answer": stored.answer_id, "cause": stored.failure}
     )
 
 

@@ -139,7 +139,8 @@ class OnDemandJob(Generic[T]):
                     tx, item, model=error.waits_for, cause=cause, seconds=seconds
                 )
             elif _is_final(error) or attempts + 1 >= self._config.step_tries:
-                await job_results.fail(tx, item, cause)
+                is_over_budget = isinstance(error, BudgetExhausted)
+                await job_results.fail(tx, item, cause, over_budget=is_over_budget)
             else:
                 await job_results.back_off(tx, item, retry_seconds(self._config, attempts, error))
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from service.domain.answers.answer_updates import TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.domain.values.work_items import WorkKind
+from service.domain.values.work_items import WorkItem, WorkKind
 from storage.answers import answers, texts, trajectories
 from storage.engine.database import Database
 from storage.memories import job_results
@@ -40,9 +40,17 @@ class ByHand:
                 tx, self._key, UUID(answer_id), text=text, citations=[], model="m/m"
             )
 
-    async def fail(self, answer_id: str) -> None:
+    async def fail(self, answer_id: str, *, over_budget: bool = False) -> None:
         """Ends the answer without one."""
+        item = WorkItem(
+            kind=WorkKind.ANSWER,
+            tenant_id=DEFAULT_TENANT,
+            session_key=self._key,
+            item_id=UUID(answer_id),
+        )
         async with self._database.transaction(DEFAULT_TENANT) as tx:
-            assert await job_results.store(
-                tx, WorkKind.ANSWER, self._key, UUID(answer_id), status="failed", failure="no"
-            )
+            assert await job_results.fail(tx, item, "no", over_budget=over_budget)
+
+    async def fail_over_budget(self, answer_id: str) -> None:
+        """Ends the answer because a budget does not allow a call."""
+        await self.fail(answer_id, over_budget=True)

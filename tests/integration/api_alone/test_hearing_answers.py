@@ -89,6 +89,7 @@ async def test_who_waits_hears_of_the_end_whatever_it_is(by_hand: ByHand) -> Non
         session, hearing = client.session("s"), Hearing()
         for end, kind, reason in (
             (by_hand.fail, palimpsest.FailedPrecondition, "ANSWER_FAILED"),
+            (by_hand.fail_over_budget, palimpsest.ResourceExhausted, "BUDGET_EXHAUSTED"),
             (session.cancel_answer, palimpsest.Cancelled, "ANSWER_CANCELLED"),
         ):
             hearing = Hearing()

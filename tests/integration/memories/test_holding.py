@@ -17,9 +17,11 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelReply
 from service.domain.spend.budgets import BudgetLimits, BudgetOwner, BudgetPeriod, BudgetScope
 from service.domain.values.errors import Exhausted
+from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
+from service.usecases.answers.ask import failure_of
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency
@@ -277,6 +279,9 @@ async def test_an_answer_under_an_exhausted_budget_fails_at_once_and_can_be_aske
     failed = await _answered(database, script)
     assert failed.status == "failed"
     assert "the budget of memory 'm' of session 's', 12 tokens in total" in failed.failure
+    refused = failure_of(failed)
+    assert refused.reason is Reason.BUDGET_EXHAUSTED
+    assert refused.message.endswith("when the budget is raised or deleted; ask again then")
     assert script.asked == []
     await put(database, OF_MEMORY, TOTAL, 2 * CALL_TOKENS)
     assert (await _answered(database, script)).status == "complete"
