@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ import httpx
 import structlog
 from palimpsest_hook.queue import Entry, Queue, QueueFull
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 import palimpsest
 from service.domain.spend.prices import ModelPrices
@@ -28,7 +28,9 @@ from service.proxy.conversation import (
     form_of,
     provider_of,
 )
+from service.proxy.passing import CallEnd, Passing
 from service.proxy.replies import ReplyReader
+from service.proxy.spending import Purse
 
 _log = structlog.get_logger("palimpsest.proxy")
 
@@ -38,21 +40,30 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 RECALL_SECONDS = 1.0
 #: Messages whose recalled text is kept: calls of tools send them again, with the same bytes.
 KEPT_MESSAGES = 10_000
-#: Tokens of a reply that a request does not limit, for the budget.
-UNLIMITED_OUTPUT_TOKENS = 32_000
+#: Connections to providers at once; each call under way has one.
+MAX_CALLS = 1000
+#: A provider may think for so long before the next byte.
+SILENT_SECONDS = 600.0
+CONNECT_SECONDS = 10.0
 SESSION_HEADER = "x-palimpsest-session"
 THREAD_HEADER = "x-palimpsest-thread"
 #: Says how many tokens were recalled, or why nothing was.
 RECALLED_HEADER = "x-palimpsest-recalled"
 
 #: Headers that belong to one connection, or that the proxy sets itself.
-_OWN = frozenset(
+_CONNECTION = frozenset(
     {
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding"),
-        *("content-encoding", SESSION_HEADER, THREAD_HEADER),
+        *(
+            "connection",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+        ),
+        *("te", "trailer", "transfer-encoding", "upgrade", "date"),
     }
 )
+_OWN = _CONNECTION | {"host", "content-length", "expect", SESSION_HEADER, THREAD_HEADER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,7 @@ class Addressed:
     """What a request belongs to, and where it goes."""
 
     path: str
+    provider: str
     session: str
     thread: str
 
@@ -87,18 +99,27 @@ class Proxy:
         self._queue = queue
         self._tokens = tokens
         self._hosts = hosts
-        self._prices = prices
-        self._budget = budget
+        self._purse = Purse(budget, prices) if budget else None
+        #: What calls leave to do after their last byte.
+        self._ends: set[asyncio.Task[None]] = set()
         self._recalled: OrderedDict[str, str] = OrderedDict()
         self._http = httpx.AsyncClient(
-            transport=transport, timeout=httpx.Timeout(600, connect=10), follow_redirects=False
+            transport=transport,
+            timeout=httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=MAX_CALLS),
+            follow_redirects=False,
         )
         #: Set when something waits to be delivered.
         self.wake = asyncio.Event()
 
     async def close(self) -> None:
-        """Closes the connections to providers."""
+        """Closes the connections to providers, after what calls have left to do."""
+        await self.finish_calls()
         await self._http.aclose()
+
+    async def finish_calls(self) -> None:
+        """Waits until the calls that have ended are charged and remembered."""
+        await asyncio.gather(*self._ends)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serves a request, as ASGI has it."""
@@ -126,6 +147,10 @@ class Proxy:
                 return _refused(form, 413, f"the request has more than {limit} bytes")
         given = _object(bytes(body)) if form and request.method == "POST" else None
         if form is None or given is None:
+            if form and request.method == "POST" and self._purse is not None:
+                return _refused(
+                    form, 400, "what this request costs cannot be read: send plain JSON"
+                )
             return await self._forward(request, addressed, bytes(body))
         talk = conversation_of(form, given)
         return await self._with_memory(request, addressed, talk)
@@ -134,35 +159,43 @@ class Proxy:
         self, request: Request, addressed: Addressed, talk: Conversation
     ) -> Response:
         thread = addressed.thread or talk.thread
+        # What the last call said comes before what this one says.
+        await self.finish_calls()
         known, said = await self._known(addressed.session, thread, talk)
         body = talk.with_memory(known)
-        if self._budget is not None and talk.form is CHAT and talk.is_streamed:
-            # Without it OpenAI does not say what a streamed reply cost.
-            body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
-        content = json.dumps(body).encode()
-        try:
-            held = self._hold(talk, len(content))
-        except OverBudget as error:
-            return _refused(talk.form, 402, str(error), "budget_exceeded")
+        spending = None
+        if self._purse is not None:
+            if talk.form is CHAT and talk.is_streamed:
+                # Without it OpenAI does not say what a streamed reply cost.
+                body["stream_options"] = {
+                    **(body.get("stream_options") or {}),
+                    "include_usage": True,
+                }
+            try:
+                spending = await self._purse.reserve(talk, body)
+            except OverBudget as error:
+                return _refused(talk.form, 402, str(error), "budget_exceeded")
         if talk.is_new:
             await self._remember(addressed.session, thread, "user", talk.text, talk.digest)
         reader = ReplyReader(talk.form, streamed=talk.is_streamed)
 
-        async def finish(status: int) -> None:
+        async def finish(end: CallEnd) -> None:
             reader.close()
             reply = reader.reply
-            if self._budget is not None:
-                if status >= 400:
-                    self._budget.release(held)
-                else:
-                    self._budget.settle(held, self._priced(talk), reply)
             text = reply.text.strip()
-            if status < 400 and reply.is_complete and text:
+            if not end.was_refused and reply.is_complete and text:
                 name = f"{talk.digest} {text}"
                 await self._remember(addressed.session, thread, "assistant", text, name)
+            if self._purse is not None and spending is not None:
+                if end.was_refused:
+                    await self._purse.release(spending)
+                else:
+                    await self._purse.charge(spending, reply, was_cut=end.was_cut)
 
         headers = {RECALLED_HEADER: said}
-        return await self._forward(request, addressed, content, reader, finish, headers)
+        return await self._forward(
+            request, addressed, json.dumps(body).encode(), finish, reader, headers
+        )
 
     async def _known(self, session: str, thread: str, talk: Conversation) -> tuple[str, str]:
         """Returns what the session knows, and how many tokens it has or why it is nothing."""
@@ -187,23 +220,6 @@ class Proxy:
         known = self._recalled[name]
         return known, str(-(-len(known.encode()) // 4))
 
-    def _hold(self, talk: Conversation, request_bytes: int) -> int:
-        if self._budget is None:
-            return 0
-        limits = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-        given = [talk.body[one] for one in limits if isinstance(talk.body.get(one), int)]
-        copies = talk.body.get("n")
-        output = (given[0] if given else UNLIMITED_OUTPUT_TOKENS) * max(
-            1, copies if isinstance(copies, int) else 1
-        )
-        return self._budget.hold(
-            self._priced(talk), request_bytes=request_bytes, output_tokens=output
-        )
-
-    def _priced(self, talk: Conversation) -> ModelPrices:
-        name = talk.model
-        return self._prices(name if "/" in name else f"{talk.form.name}/{name}")
-
     async def _remember(self, session: str, thread: str, role: str, text: str, name: str) -> None:
         """Queues a turn on disk; it is stored once, however often a client sends it again."""
         entry = Entry(
@@ -226,45 +242,77 @@ class Proxy:
         request: Request,
         addressed: Addressed,
         content: bytes,
+        finish: Callable[[CallEnd], Awaitable[None]] | None = None,
         reader: ReplyReader | None = None,
-        finish: Callable[[int], Awaitable[None]] | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Response:
         """Sends the request on, and passes the reply through as it comes."""
-        name = provider_of(addressed.path)
-        given = {k: v for k, v in request.headers.items() if k not in _OWN}
-        # A compressed reply could not be read on its way.
+        name = addressed.provider
+        given = [(k, v) for k, v in request.headers.items() if k not in _OWN]
+        if reader is not None:
+            # A compressed reply could not be read on its way.
+            given = [(k, v) for k, v in given if k != "accept-encoding"]
+            given.append(("accept-encoding", "identity"))
+        query = request.scope["query_string"].decode("latin-1")
         sent = self._http.build_request(
             request.method,
-            self._upstreams[name].rstrip("/") + addressed.path,
-            params=request.query_params,
+            self._upstreams[name].rstrip("/") + addressed.path + (f"?{query}" if query else ""),
             content=content,
-            headers={**given, "accept-encoding": "identity"},
+            headers=given,
         )
         try:
-            response = await self._http.send(sent, stream=True)
+            response = await self._answered(request, sent)
         except httpx.TransportError as error:
-            if finish is not None:
-                await finish(502)
+            unsent = isinstance(
+                error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+            )
+            self._end(finish, CallEnd(was_refused=unsent, was_cut=True))
             url, kind = self._upstreams[name], type(error).__name__
             said = f"{name}'s API does not answer ({kind}): is {url} right, and reachable?"
             return _refused(form_of(addressed.path), 502, said)
+        except (ClientDisconnect, asyncio.CancelledError):
+            self._end(finish, CallEnd(was_refused=False, was_cut=True))
+            raise
+        kept = [(k, v) for k, v in response.headers.multi_items() if k not in _CONNECTION]
+        if "content-encoding" in response.headers:
+            reader = None
 
-        async def passed() -> AsyncIterator[bytes]:
-            try:
-                async for piece in response.aiter_raw():
-                    if reader is not None:
-                        reader.feed(piece)
-                    yield piece
-            finally:
-                await asyncio.shield(response.aclose())
-                if finish is not None:
-                    await finish(response.status_code)
+        def ended(was_cut: bool) -> None:
+            end = CallEnd(was_refused=response.status_code >= 400, was_cut=was_cut)
+            self._end(finish, end, response)
 
-        kept = {k: v for k, v in response.headers.items() if k not in _OWN}
-        return StreamingResponse(
-            passed(), status_code=response.status_code, headers={**kept, **headers}
-        )
+        return Passing(response, [*kept, *headers.items()], reader, ended)
+
+    async def _answered(self, request: Request, sent: httpx.Request) -> httpx.Response:
+        """Returns the beginning of the reply. A client that leaves takes its call along."""
+        leaving = asyncio.create_task(_left(request))
+        sending = asyncio.create_task(self._http.send(sent, stream=True))
+        try:
+            await asyncio.wait((leaving, sending), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise ClientDisconnect
+            return sending.result()
+        finally:
+            leaving.cancel()
+            sending.cancel()
+
+    def _end(
+        self,
+        finish: Callable[[CallEnd], Awaitable[None]] | None,
+        end: CallEnd,
+        response: httpx.Response | None = None,
+    ) -> None:
+        """Ends a call in a task of its own: a client that leaves cancels that of its request."""
+
+        async def run() -> None:
+            if response is not None:
+                await response.aclose()
+            if finish is not None:
+                await finish(end)
+
+        task = asyncio.create_task(run())
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
 
     def _addressed(self, request: Request) -> Addressed:
         """Returns the session and thread of the headers, else of the path, else the default."""
@@ -280,9 +328,16 @@ class Proxy:
                 path = f"/{parts[3]}"
         return Addressed(
             path=path,
+            provider=provider_of(path, request.headers),
             session=request.headers.get(SESSION_HEADER) or session,
             thread=request.headers.get(THREAD_HEADER) or thread,
         )
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client leaves; all of its request has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _request_id(*parts: str) -> str:

@@ -23,19 +23,22 @@ class Form:
     messages: str
     #: The type of a part of the user's message that has text.
     part: str
+    #: The field that limits the tokens of a reply; empty: the API requires one of its own.
+    limit: str
 
 
-CHAT = Form(name="openai", messages="messages", part="text")
-MESSAGES = Form(name="anthropic", messages="messages", part="text")
-RESPONSES = Form(name="openai", messages="input", part="input_text")
+CHAT = Form(name="openai", messages="messages", part="text", limit="max_completion_tokens")
+MESSAGES = Form(name="anthropic", messages="messages", part="text", limit="")
+RESPONSES = Form(name="openai", messages="input", part="input_text", limit="max_output_tokens")
 
 #: Where Anthropic's API has its messages; OpenAI's has other paths with that word.
 _ANTHROPIC = "/v1/messages"
 
 
-def provider_of(path: str) -> str:
-    """Returns whose API a path is of."""
-    return "anthropic" if path == _ANTHROPIC or path.startswith(f"{_ANTHROPIC}/") else "openai"
+def provider_of(path: str, headers: Mapping[str, str]) -> str:
+    """Returns whose API a request is for: Anthropic's clients send a version with each."""
+    of_path = path == _ANTHROPIC or path.startswith(f"{_ANTHROPIC}/")
+    return "anthropic" if of_path or "anthropic-version" in headers else "openai"
 
 
 def form_of(path: str) -> Form | None:

@@ -9,6 +9,8 @@ from service.proxy.conversation import Form, text_of
 
 #: Bytes of a reply that are read; more pass through.
 MAX_READ_BYTES = 32 * 1024 * 1024
+#: The last events of a reply of OpenAI's Responses; "incomplete": it has all the tokens it may.
+_RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(kw_only=True)
@@ -24,6 +26,8 @@ class Reply:
     output_tokens: int = 0
     #: Whether the provider said that the reply is complete.
     is_complete: bool = False
+    #: Whether it ended, completely or not, so that its counts are the last ones.
+    is_ended: bool = False
 
 
 class ReplyReader:
@@ -63,13 +67,16 @@ class ReplyReader:
             return
         data = line[5:].strip()
         if data == b"[DONE]":
-            self.reply.is_complete = True
+            self.reply.is_complete = self.reply.is_ended = True
             return
         event = _json(data)
         if self._form.name == "anthropic":
             self._anthropic_event(event)
         elif self._form.messages == "input":
-            if event.get("type") == "response.completed":
+            kind = event.get("type")
+            if kind == "response.output_text.delta" and isinstance(event.get("delta"), str):
+                self.reply.text += event["delta"]
+            elif kind in _RESPONSE_ENDS:
                 self._whole(_mapping(event.get("response")))
         else:
             self._chunk(event)
@@ -80,7 +87,7 @@ class ReplyReader:
             if isinstance(piece, str):
                 self.reply.text += piece
             if choice.get("finish_reason"):
-                self.reply.is_complete = True
+                self.reply.is_complete = self.reply.is_ended = True
         self._usage(_mapping(event.get("usage")))
 
     def _anthropic_event(self, event: Mapping[str, Any]) -> None:
@@ -94,21 +101,22 @@ class ReplyReader:
         elif kind == "message_delta":
             self._usage(_mapping(event.get("usage")))
         elif kind == "message_stop":
-            self.reply.is_complete = True
+            self.reply.is_complete = self.reply.is_ended = True
 
     def _whole(self, body: Mapping[str, Any]) -> None:
         reply = self.reply
         if self._form.name == "anthropic":
             reply.text = text_of(body.get("content"))
-            reply.is_complete = body.get("type") == "message"
+            reply.is_complete = reply.is_ended = body.get("type") == "message"
         elif self._form.messages == "input":
             said = [one for one in _list(body.get("output")) if one.get("type") == "message"]
             reply.text = "\n".join(text_of(one.get("content")) for one in said)
-            reply.is_complete = body.get("status") == "completed"
+            reply.is_complete = body.get("status") in ("completed", "incomplete")
+            reply.is_ended = f"response.{body.get('status')}" in _RESPONSE_ENDS
         else:
             for choice in _list(body.get("choices"))[:1]:
                 reply.text = text_of(_mapping(choice.get("message")).get("content"))
-                reply.is_complete = True
+                reply.is_complete = reply.is_ended = True
         self._usage(_mapping(body.get("usage")))
 
     def _usage(self, usage: Mapping[str, Any]) -> None:

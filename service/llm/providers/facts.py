@@ -66,11 +66,12 @@ class Facts:
         window = self._requests.profiles.of(model).window_tokens
         return ModelFacts(
             window_tokens=window - self._requests.besides(model),
-            count=_tokenizer(model) or estimate_tokens,
+            count=tokenizer_of(model) or estimate_tokens,
         )
 
 
-def _tokenizer(model: str) -> Callable[[str], int] | None:
+def tokenizer_of(model: str) -> Callable[[str], int] | None:
+    """Returns what counts the tokens of a text for a model, if its vocabulary is here."""
     tiktoken: Any = importlib.import_module("tiktoken")
     library = library_folder()
     if library is None:

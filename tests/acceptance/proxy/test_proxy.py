@@ -53,11 +53,24 @@ class Provider:
     _seen: list[str] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    #: Whether streams stop after their first pieces, until the client leaves.
+    stalls: bool = False
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         response = await self._answer(request)
+        if self.stalls and isinstance(response, StreamingResponse):
+            response.body_iterator = self._stalling(response.body_iterator)
         await response(scope, receive, send)
+
+    async def _stalling(self, pieces: Any) -> AsyncIterator[bytes]:
+        yield await anext(pieces)
+        yield await anext(pieces)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
 
     async def _answer(self, request: Request) -> Response:
         self.headers.append(dict(request.headers))
@@ -173,6 +186,7 @@ class Proxied:
     async def deliver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Delivers what waits."""
         monkeypatch.setenv("PALIMPSEST_ADDRESS", self.address)
+        await self.proxy.finish_calls()
         await asyncio.to_thread(deliver, self.queue, 30.0)
         assert not self.queue.waiting()
 
@@ -374,6 +388,7 @@ async def test_the_provider_is_asked_while_the_memory_is_away(tmp_path: Path) ->
             response = await http.post("/v1/chat/completions", json=body)
         assert response.json()["choices"][0]["message"]["content"] == "Hello."
         assert response.headers["x-palimpsest-recalled"].startswith("unavailable")
+        await proxy.finish_calls()
         assert [queue.read(one).text for one in queue.waiting()] == ["Hi", "Hello."]
         await proxy.close()
     await upstream.stop(1.0)
@@ -460,6 +475,35 @@ class TestBudget:
         spent = json.loads(budget.path.read_text())["micro_usd"]
         assert 3 * 2500 < spent < 3 * 2700
 
+    @pytest.mark.parametrize("form", ["chat", "messages"])
+    async def test_a_client_that_leaves_is_charged_what_may_have_been_written(
+        self, proxied: Proxied, budget: Budget, form: str
+    ) -> None:
+        proxied.provider.replies.append("one two three")
+        proxied.provider.stalls = True
+        path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[form]
+        body = {"model": "m", "max_tokens": 1000, "stream": True}
+        body |= {"messages": [{"role": "user", "content": "Hi"}]}
+        async with httpx.AsyncClient(base_url=f"{proxied.url}/s/al", timeout=30) as http:
+            async with http.stream("POST", path, json=body) as response:
+                async for _ in response.aiter_bytes():
+                    break
+                reserved = json.loads(budget.path.read_text())["micro_usd"]
+        # The provider's side is closed, and the call is charged.
+        await asyncio.wait_for(proxied.provider.left.wait(), 30)
+        await proxied.proxy.finish_calls()
+        spent = json.loads(budget.path.read_text())["micro_usd"]
+        assert 5000 < reserved < 10_000
+        assert 0 < spent <= reserved
+        # What the client never got whole is not remembered.
+        assert [proxied.queue.read(one).text for one in proxied.queue.waiting()] == ["Hi"]
+
+    async def test_what_cannot_be_read_is_not_sent(self, proxied: Proxied, budget: Budget) -> None:
+        async with httpx.AsyncClient(base_url=proxied.url) as http:
+            response = await http.post("/v1/messages", content=b"{", headers={"x-api-key": "k"})
+        assert (response.status_code, response.json()["type"]) == (400, "error")
+        assert not proxied.provider.headers
+
     async def test_what_the_provider_refuses_costs_nothing(
         self, proxied: Proxied, budget: Budget
     ) -> None:
@@ -469,6 +513,7 @@ class TestBudget:
             await proxied.client("al").chat.completions.create(
                 model="m", messages=said, max_tokens=600
             )
+        await proxied.proxy.finish_calls()
         assert json.loads(budget.path.read_text())["micro_usd"] == 0
 
     async def test_a_damaged_file_stops_calls(self, proxied: Proxied, budget: Budget) -> None:
