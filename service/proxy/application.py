@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -28,9 +29,11 @@ from service.proxy.conversation import (
     form_of,
     provider_of,
 )
+from service.proxy.open_calls import CallsInProgress, OpenCalls
 from service.proxy.passing import CallEnd, Passing
-from service.proxy.replies import ReplyReader
+from service.proxy.replies import Reply, ReplyReader
 from service.proxy.spending import Purse
+from service.proxy.turns import step_messages
 
 _log = structlog.get_logger("palimpsest.proxy")
 
@@ -40,6 +43,8 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 RECALL_SECONDS = 1.0
 #: Messages whose recalled text is kept: calls of tools send them again, with the same bytes.
 KEPT_MESSAGES = 10_000
+#: How long calls of tools wait for their results, before they are remembered without.
+OPEN_SECONDS = 600.0
 #: Connections to providers at once; each call under way has one.
 MAX_CALLS = 1000
 #: A provider may think for so long before the next byte.
@@ -109,12 +114,16 @@ class Proxy:
             limits=httpx.Limits(max_connections=MAX_CALLS),
             follow_redirects=False,
         )
+        #: The threads of replies that requests can go on from.
+        self._threads: OrderedDict[str, str] = OrderedDict()
+        self._calls = CallsInProgress()
         #: Set when something waits to be delivered.
         self.wake = asyncio.Event()
 
     async def close(self) -> None:
         """Closes the connections to providers, after what calls have left to do."""
         await self.finish_calls()
+        await self.remember_open_calls(at_once=True)
         await self._http.aclose()
 
     async def finish_calls(self) -> None:
@@ -158,7 +167,7 @@ class Proxy:
     async def _with_memory(
         self, request: Request, addressed: Addressed, talk: Conversation
     ) -> Response:
-        thread = addressed.thread or talk.thread
+        thread = addressed.thread or self._threads.get(talk.continues) or talk.thread
         # What the last call said comes before what this one says.
         await self.finish_calls()
         known, said = await self._known(addressed.session, thread, talk)
@@ -175,17 +184,14 @@ class Proxy:
                 spending = await self._purse.reserve(talk, body)
             except OverBudget as error:
                 return _refused(talk.form, 402, str(error), "budget_exceeded")
-        if talk.is_new:
-            await self._remember(addressed.session, thread, "user", talk.text, talk.digest)
+        await self._remember_request(addressed.session, thread, talk)
         reader = ReplyReader(talk.form, streamed=talk.is_streamed)
 
         async def finish(end: CallEnd) -> None:
             reader.close()
             reply = reader.reply
-            text = reply.text.strip()
-            if not end.was_refused and reply.is_complete and text:
-                name = f"{talk.digest} {text}"
-                await self._remember(addressed.session, thread, "assistant", text, name)
+            if not end.was_refused and reply.is_complete:
+                await self._remember_reply(addressed.session, thread, talk, reply)
             if self._purse is not None and spending is not None:
                 if end.was_refused:
                     await self._purse.release(spending)
@@ -220,16 +226,63 @@ class Proxy:
         known = self._recalled[name]
         return known, str(-(-len(known.encode()) // 4))
 
-    async def _remember(self, session: str, thread: str, role: str, text: str, name: str) -> None:
+    async def remember_open_calls(self, *, at_once: bool = False) -> None:
+        """Remembers calls whose results did not come in time: some are a program's last answer."""
+        for made in self._calls.expired(math.inf if at_once else time.monotonic() - OPEN_SECONDS):
+            messages = step_messages(made.thought, made.uses, [])
+            name = " ".join(one.id for one in made.uses)
+            await self._remember(made.session, made.thread, "calls", name, messages)
+
+    async def _remember_request(self, session: str, thread: str, talk: Conversation) -> None:
+        """Remembers what is new: results of tools with their calls, and words of the user."""
+        if talk.outputs:
+            made = self._calls.pop(session, thread, [one.id for one in talk.outputs])
+            thought, uses = (made.thought, made.uses) if made else (talk.thought, talk.uses)
+            messages = step_messages(thought, uses, talk.outputs)
+            await self._remember(session, thread, "step", talk.whole, messages)
+        for text, digest in talk.said:
+            await self._remember(session, thread, "user", digest, [_message("user", text)])
+
+    async def _remember_reply(
+        self, session: str, thread: str, talk: Conversation, reply: Reply
+    ) -> None:
+        """Remembers what the model said; its calls when their results come."""
+        text = reply.text.strip()
+        if reply.id:
+            self._threads[reply.id] = thread
+            while len(self._threads) > KEPT_MESSAGES:
+                self._threads.popitem(last=False)
+        if reply.uses:
+            made = OpenCalls(
+                session=session,
+                thread=thread,
+                thought=text,
+                uses=reply.uses,
+                since=time.monotonic(),
+            )
+            self._calls.add(made)
+        elif text:
+            name = f"{talk.digest} {text}"
+            await self._remember(session, thread, "assistant", name, [_message("assistant", text)])
+
+    async def _remember(
+        self,
+        session: str,
+        thread: str,
+        kind: str,
+        name: str,
+        messages: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Queues a turn on disk; it is stored once, however often a client sends it again."""
         entry = Entry(
             session=session,
             thread=thread,
             source="",
-            role=role,
-            text=text,
-            request_id=_request_id(session, thread, role, name),
+            role=kind,
+            text="",
+            request_id=_request_id(session, thread, kind, name),
             said_at=time.time(),
+            messages=messages,
         )
         try:
             await asyncio.to_thread(self._queue.add, entry)
@@ -338,6 +391,10 @@ async def _left(request: Request) -> None:
     """Returns when the client leaves; all of its request has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
 
 
 def _request_id(*parts: str) -> str:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from service.proxy.conversation import Form, text_of
+from service.proxy.conversation import Form
+from service.proxy.turns import ToolUse, text_of, uses_of
 
 #: Bytes of a reply that are read; more pass through.
 MAX_READ_BYTES = 32 * 1024 * 1024
@@ -18,6 +19,12 @@ class Reply:
     """What a reply says so far."""
 
     text: str = ""
+    #: Calls of the program's tools.
+    uses: list[ToolUse] = field(default_factory=list)
+    #: The arguments of calls and the thoughts that came in pieces.
+    besides: str = ""
+    #: The id of a reply that requests can go on from; empty: none.
+    id: str = ""
     #: Tokens, as the provider counts them: all of the prompt, of them cached and written to the
     #: cache, and those of the reply.
     input_tokens: int = 0
@@ -39,6 +46,8 @@ class ReplyReader:
         self._streamed = streamed
         self._pending = bytearray()
         self._left = MAX_READ_BYTES
+        #: Calls that come in pieces, by their index: id, name, arguments.
+        self._calls: dict[int, list[str]] = {}
 
     def feed(self, data: bytes) -> None:
         """Adds bytes."""
@@ -61,6 +70,9 @@ class ReplyReader:
         else:
             self._whole(_json(bytes(self._pending)))
         self._pending.clear()
+        for name, tool, arguments in self._calls.values():
+            self.reply.uses += [ToolUse(id=name, name=tool, arguments=arguments)] if tool else []
+        self._calls.clear()
 
     def _line(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
@@ -74,8 +86,10 @@ class ReplyReader:
             self._anthropic_event(event)
         elif self._form.messages == "input":
             kind = event.get("type")
-            if kind == "response.output_text.delta" and isinstance(event.get("delta"), str):
-                self.reply.text += event["delta"]
+            if kind == "response.output_text.delta":
+                self.reply.text += _text(event, "delta")
+            elif isinstance(kind, str) and kind.endswith(".delta"):
+                self.reply.besides += _text(event, "delta")
             elif kind in _RESPONSE_ENDS:
                 self._whole(_mapping(event.get("response")))
         else:
@@ -83,9 +97,15 @@ class ReplyReader:
 
     def _chunk(self, event: Mapping[str, Any]) -> None:
         for choice in _list(event.get("choices"))[:1]:
-            piece = _mapping(choice.get("delta")).get("content")
-            if isinstance(piece, str):
-                self.reply.text += piece
+            delta = _mapping(choice.get("delta"))
+            self.reply.text += _text(delta, "content")
+            self.reply.besides += _text(delta, "reasoning_content") + _text(delta, "reasoning")
+            for number, call in enumerate(_list(delta.get("tool_calls"))):
+                called = _mapping(call.get("function") or call.get("custom"))
+                at = call.get("index")
+                self._call(
+                    at if isinstance(at, int) else number, call, called, "arguments", "input"
+                )
             if choice.get("finish_reason"):
                 self.reply.is_complete = self.reply.is_ended = True
         self._usage(_mapping(event.get("usage")))
@@ -94,28 +114,48 @@ class ReplyReader:
         kind = event.get("type")
         if kind == "message_start":
             self._usage(_mapping(_mapping(event.get("message")).get("usage")))
+        elif kind == "content_block_start":
+            block = _mapping(event.get("content_block"))
+            if block.get("type") == "tool_use":
+                self._call(_count(event, "index"), block, block)
         elif kind == "content_block_delta":
-            piece = _mapping(event.get("delta")).get("text")
-            if isinstance(piece, str):
-                self.reply.text += piece
+            delta = _mapping(event.get("delta"))
+            self.reply.text += _text(delta, "text")
+            self.reply.besides += _text(delta, "thinking")
+            if _count(event, "index") in self._calls:
+                self._call(_count(event, "index"), {}, delta, "partial_json")
         elif kind == "message_delta":
             self._usage(_mapping(event.get("usage")))
         elif kind == "message_stop":
             self.reply.is_complete = self.reply.is_ended = True
 
+    def _call(
+        self, at: int, call: Mapping[str, Any], called: Mapping[str, Any], *arguments: str
+    ) -> None:
+        """Adds a piece of a call."""
+        there = self._calls.setdefault(at, ["", "", ""])
+        there[0] = there[0] or _text(call, "id")
+        there[1] = there[1] or _text(called, "name")
+        piece = "".join(_text(called, one) for one in arguments)
+        there[2] += piece
+        self.reply.besides += piece
+
     def _whole(self, body: Mapping[str, Any]) -> None:
         reply = self.reply
         if self._form.name == "anthropic":
-            reply.text = text_of(body.get("content"))
+            reply.text, reply.uses = text_of(body.get("content")), uses_of(body)
             reply.is_complete = reply.is_ended = body.get("type") == "message"
         elif self._form.messages == "input":
+            reply.id = _text(body, "id")
+            reply.uses = [use for one in _list(body.get("output")) for use in uses_of(one)]
             said = [one for one in _list(body.get("output")) if one.get("type") == "message"]
             reply.text = "\n".join(text_of(one.get("content")) for one in said)
             reply.is_complete = body.get("status") in ("completed", "incomplete")
             reply.is_ended = f"response.{body.get('status')}" in _RESPONSE_ENDS
         else:
             for choice in _list(body.get("choices"))[:1]:
-                reply.text = text_of(_mapping(choice.get("message")).get("content"))
+                message = _mapping(choice.get("message"))
+                reply.text, reply.uses = text_of(message.get("content")), uses_of(message)
                 reply.is_complete = reply.is_ended = True
         self._usage(_mapping(body.get("usage")))
 
@@ -148,6 +188,11 @@ def _json(data: bytes) -> Mapping[str, Any]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _text(value: Mapping[str, Any], name: str) -> str:
+    found = value.get(name)
+    return found if isinstance(found, str) else ""
 
 
 def _list(value: Any) -> list[Mapping[str, Any]]:

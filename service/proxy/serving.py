@@ -1,6 +1,7 @@
 """Runs the proxy: its server, and the delivery of what it remembers."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ _log = structlog.get_logger("palimpsest.proxy")
 DELIVERY_SECONDS = 10.0
 #: How long after a failure it is tried again.
 RETRY_SECONDS = 5.0
+#: How often calls without results are looked for.
+LOOK_SECONDS = 60.0
 
 
 async def serve(
@@ -63,7 +66,7 @@ async def serve(
         await server.start(listen)
         said(f"base URL for OpenAI's clients: {server.url}/s/{session}/v1")
         said(f"base URL for Anthropic's clients: {server.url}/s/{session}")
-        delivering = asyncio.create_task(_deliver(proxy.wake, queue))
+        delivering = asyncio.create_task(_deliver(proxy, queue))
         await stop.wait()
         await server.stop(DELIVERY_SECONDS)
         delivering.cancel()
@@ -75,15 +78,17 @@ async def serve(
         said(f"{waiting} turn(s) wait in {folder}, for the next start ({error})")
 
 
-async def _deliver(wake: asyncio.Event, queue: Queue) -> None:
+async def _deliver(proxy: Proxy, queue: Queue) -> None:
     """Delivers what waits, now and whenever something more does."""
-    wake.set()
+    proxy.wake.set()
     while True:
-        await wake.wait()
-        wake.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(proxy.wake.wait(), LOOK_SECONDS)
+        await proxy.remember_open_calls()
+        proxy.wake.clear()
         try:
             await asyncio.to_thread(deliver, queue, DELIVERY_SECONDS)
         except Undelivered as error:
             _log.warning("the service takes no turns; they wait", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
-            wake.set()
+            proxy.wake.set()

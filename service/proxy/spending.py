@@ -75,7 +75,9 @@ class Purse:
         if reply.is_ended and reply.input_tokens:
             read, written = reply.input_tokens, reply.output_tokens
         elif reply.is_ended or was_cut:
-            unseen = max(most_tokens(reply.text), round(seconds * TOKENS_PER_SECOND))
+            unseen = max(
+                most_tokens(reply.text + reply.besides), round(seconds * TOKENS_PER_SECOND)
+            )
             read = reply.input_tokens or spending.input_tokens
             written = max(reply.output_tokens, min(unseen, spending.output_tokens))
         else:

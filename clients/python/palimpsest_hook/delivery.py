@@ -101,7 +101,7 @@ def _deliverable(queue: Queue, failed: Container[str]) -> list[tuple[Path, Entry
 
 def _remember(session: "Session", entry: Entry, seconds: float) -> None:
     session.remember(
-        {"role": entry.role, "content": entry.text},
+        entry.messages or {"role": entry.role, "content": entry.text},
         request_id=entry.request_id,
         thread=entry.thread,
         source=entry.source,

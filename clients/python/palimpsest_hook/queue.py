@@ -5,9 +5,10 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 #: Turns that may wait, and their bytes.
 MAX_WAITING = 10_000
@@ -30,6 +31,8 @@ class Entry:
     request_id: str
     #: When it was said, in seconds since 1970.
     said_at: float
+    #: Instead of role and text: messages as OpenAI's clients have them.
+    messages: Sequence[Mapping[str, Any]] = ()
 
 
 class Queue:

@@ -225,6 +225,12 @@ async def proxied(url: str, tmp_path: Path, budget: Budget | None) -> AsyncItera
     await upstream.stop(1.0)
 
 
+def waiting(queue: Queue) -> list[Any]:
+    """Returns the contents of the messages that wait."""
+    entries = [queue.read(path) for path in queue.waiting()]
+    return [message["content"] for entry in entries for message in entry.messages]
+
+
 def last_text(body: dict[str, Any]) -> str:
     """Returns the content of the last message that a provider got, as JSON."""
     return json.dumps(body["messages"][-1]["content"])
@@ -336,8 +342,9 @@ async def test_a_turn_with_tools_keeps_the_bytes_of_its_prompt(
     assert asked[1]["messages"][0] == asked[2]["messages"][0] == asked[3]["messages"][0]
     assert "nuts" in asked[1]["messages"][0]["content"]
     await proxied.deliver(monkeypatch)
-    stored = [one.text for one in await proxied.stored("di")]
-    assert stored == ["I am Di, and I eat no nuts.", "Noted.", "What may I eat?", "An apple."]
+    stored = [one.text or (one.action, one.observation) for one in await proxied.stored("di")]
+    assert stored[:3] == ["I am Di, and I eat no nuts.", "Noted.", "What may I eat?"]
+    assert stored[3:] == [("shop({})", "apples"), "An apple."]
 
 
 async def test_the_cached_share_of_a_conversation_stays(
@@ -389,7 +396,7 @@ async def test_the_provider_is_asked_while_the_memory_is_away(tmp_path: Path) ->
         assert response.json()["choices"][0]["message"]["content"] == "Hello."
         assert response.headers["x-palimpsest-recalled"].startswith("unavailable")
         await proxy.finish_calls()
-        assert [queue.read(one).text for one in queue.waiting()] == ["Hi", "Hello."]
+        assert waiting(queue) == ["Hi", "Hello."]
         await proxy.close()
     await upstream.stop(1.0)
 
@@ -496,7 +503,7 @@ class TestBudget:
         assert 5000 < reserved < 10_000
         assert 0 < spent <= reserved
         # What the client never got whole is not remembered.
-        assert [proxied.queue.read(one).text for one in proxied.queue.waiting()] == ["Hi"]
+        assert waiting(proxied.queue) == ["Hi"]
 
     async def test_what_cannot_be_read_is_not_sent(self, proxied: Proxied, budget: Budget) -> None:
         async with httpx.AsyncClient(base_url=proxied.url) as http:
