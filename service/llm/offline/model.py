@@ -128,8 +128,10 @@ def _triage(prompt: Prompt) -> str:
     said = [passage(text, number) for number, text in prompt.numbered("SUMMARIES")]
     moves = re.findall(r"-?\d+", prompt.plain("MOVES"))
     able = [one for one in said if str(one.at[0]) in moves]
-    beam = re.search(r"at most (\d+) parts in all", prompt.instructions)
-    found = best(able, prompt.query, int(beam[1]) if beam else 1)
+    several = re.search(r"at most (\d+) parts in all", prompt.instructions)
+    beam = int(several[1]) if several else 1
+    # Summaries may be equal: the vectors of a quiet time are.
+    found = best(able, prompt.query, beam)[:beam]
     # A summary leaves much out: while few of its parts were read, one may still have it.
     if not found and "-1" in moves and 2 * len(able) < len(said):
         return _json(prompt, notes="No summary that is left has a word of it.", action=["-1"])

@@ -27,10 +27,16 @@ def prompts(query: str, *options: str, beam: int = 1, **spec: Any) -> Navigation
 
 
 def triage(
-    query: str, *, read: tuple[int, ...] = (), may_revert: bool = True, beam: int = 1, **spec: Any
+    query: str,
+    *,
+    summaries: tuple[str, ...] = SUMMARIES,
+    read: tuple[int, ...] = (),
+    may_revert: bool = True,
+    beam: int = 1,
+    **spec: Any,
 ) -> Any:
-    tree = Tree(SUMMARIES)
-    children = [replace(tree.views[f"r.{n}"], summary=one) for n, one in enumerate(SUMMARIES)]
+    tree = Tree(summaries)
+    children = [replace(tree.views[f"r.{n}"], summary=one) for n, one in enumerate(summaries)]
     asked = prompts(query, beam=beam, **spec)
     ask = asked.triage(tree.root, children, notes="", closed=read, may_revert=may_revert)
     return json.loads(complete(ask))
@@ -51,6 +57,14 @@ def test_it_chooses_among_what_is_open() -> None:
     assert triage("Who fed the fox?", read=(1,))["action"] == ["0"]
     assert triage("Who fed the fox?", beam=2)["action"] == ["1"]
     assert sorted(triage("Where is the fox?", beam=2)["action"]) == ["0", "1"]
+
+
+def test_of_equal_summaries_it_chooses_the_first() -> None:
+    # As of an agent's steps in which nothing happens.
+    equal = ("Ben mended a net.", *["Ann fed the fox."] * 3)
+    assert triage("Who fed the fox?", summaries=equal)["action"] == ["1"]
+    assert triage("Who fed the fox?", summaries=equal, read=(1,))["action"] == ["2"]
+    assert triage("Who fed the fox?", summaries=equal, beam=2)["action"] == ["1", "2"]
 
 
 def test_it_goes_up_when_little_is_left_and_nothing_fits() -> None:
