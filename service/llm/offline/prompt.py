@@ -11,8 +11,13 @@ import re
 
 from service.domain.prompting.flows import ModelRequest
 
-_PART = re.compile(r"^(?:\[([A-Z][A-Z ]+)\]\n|<<<data (\S+)\n(.*?)\n>>>data \2\n)", re.M | re.S)
-_HEAD = re.compile(r"^(?:Note )?\[?(\d+)(?:\]| \[\d+-\d+\]:|:)\n", re.MULTILINE)
+#: The first mark of a text may name how much its source is trusted.
+_PART = re.compile(
+    r"^(?:\[([A-Z][A-Z ]+)\]\n|<<<data (\S+)(?: \w+)?\n(.*?)\n>>>data \2\n)", re.M | re.S
+)
+_HEAD = re.compile(
+    r"^(?:Note )?\[?(\d+)(?:\](?: \(unverified source\))?| \[\d+-\d+\]:|:)\n", re.MULTILINE
+)
 _OPTION = re.compile(r"^\(?([A-Z])[.)] (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"(?:at most|about) (\d+) tokens", re.IGNORECASE)
 
