@@ -36,7 +36,7 @@ def revise(prompt: Prompt) -> str:
     schema = to_json_schema(parse_source(prompt.plain("SCHEMA")))
     changes: list[Json] = []
     # A NUL can be in a text and not in a memory.
-    text = "\n\n".join(prompt.texts("TEXT")).replace("\0", " ")
+    text = "\n\n".join(prompt.contents("TEXT")).replace("\0", " ")
     for topic in topics(text, prompt.plain("TASK").replace("It serves this question:", "")):
         for at, value in _add(held, _filled(schema, topic), topic.name, Path()):
             changes.append({"op": "add", "path": str(at), "value": canonical(value)})

@@ -18,6 +18,8 @@ _PART = re.compile(
 _HEAD = re.compile(
     r"^(?:Note )?\[?(\d+)(?:\](?: \(unverified source\))?| \[\d+-\d+\]:|:)\n", re.MULTILINE
 )
+#: Time, source and thread of a chunk, above its content.
+_HEADING = re.compile(r'\A\[(?:occurred at \d|source "|thread ")[^\n]*\]\n')
 _OPTION = re.compile(r"^\(?([A-Z])[.)] (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"(?:at most|about) (\d+) tokens", re.IGNORECASE)
 
@@ -49,6 +51,10 @@ class Prompt:
     def text(self, name: str) -> str:
         """Returns the first text of a section; empty for none."""
         return next(iter(self.texts(name)), "")
+
+    def contents(self, name: str) -> list[str]:
+        """Returns the texts of a section without the headings of chunks."""
+        return [_HEADING.sub("", text) for text in self.texts(name)]
 
     def plain(self, name: str) -> str:
         """Returns what a section holds besides texts; empty where there is no such section."""

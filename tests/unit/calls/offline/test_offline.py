@@ -1,5 +1,7 @@
 """The offline model fills any schema and answers with the right sentence."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -8,6 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palimpsest._splitting import split
+from service.domain.access.trust import Trust
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Rules
 from service.domain.prism.memory import PrismMemory
@@ -18,7 +22,7 @@ from service.domain.prism.schemas.tree import render
 from service.domain.prism.spec import PrismSpec
 from service.llm.offline import notes
 from service.llm.offline.model import complete
-from tests.unit.support.logged import logged
+from tests.unit.support.logged import logged, logged_chunk
 
 KEY = b"a key that nobody outside knows"
 
@@ -45,11 +49,15 @@ Its years of closure were 12. The price of a ticket is 9.50 euros for everyone.
 
 
 def revise(source: str, texts: list[str]) -> PrismMemory:
+    return revise_with(source, [logged(number, text) for number, text in enumerate(texts, start=1)])
+
+
+def revise_with(source: str, log: list[LoggedChunk]) -> PrismMemory:
     schema = parse_source(source)
     memory = PrismMemory.create(schema)
-    for number, text in enumerate(texts, start=1):
-        spec, chunks = PrismSpec(schema_source=source), [logged(number, text)]
-        (ask,) = next(prism.revise(spec, memory, chunks, marker_key=KEY, rules=Rules()))
+    for number, chunk in enumerate(log, start=1):
+        spec = PrismSpec(schema_source=source)
+        (ask,) = next(prism.revise(spec, memory, [chunk], marker_key=KEY, rules=Rules()))
         reply = complete(ask)
         assert reply == complete(ask), "it is deterministic"
         revision = parse_reply(reply, schema, memory.value)
@@ -100,6 +108,21 @@ def test_it_extends_what_it_knows_and_repeats_nothing() -> None:
 )
 def test_a_short_text_is_kept_and_code_is_not(text: str, kept: tuple[str, ...]) -> None:
     assert tuple(one for topic in notes.topics(text, "") for one in topic.sentences) == kept
+
+
+def test_it_keeps_what_was_said_and_not_when_and_where() -> None:
+    said = "The billing service lost its database because the disk was full."
+    told = Chunk(
+        kind=ChunkKind.TEXT,
+        text=said,
+        source='a "log"',
+        thread="t]",
+        occurred_at=datetime(2026, 11, 1, tzinfo=UTC),
+    )
+    one = logged_chunk(1, told)
+    for trust in (Trust.TRUSTED, Trust.UNVERIFIED):
+        memory = revise_with(SCHEMAS[1], [replace(one, trust=trust)])
+        assert memory.value == {"notes": [said]}
 
 
 def test_names_that_differ_in_a_little_word_are_different_topics() -> None:
