@@ -9,14 +9,18 @@ from service.settings.config import Config
 
 
 def refusal(config: Config, listen: str, over_http: str | None, workers: int) -> str | None:
-    """Returns which address another process has, and what chooses another one; else None."""
-    for address, option in _addresses(config, listen, over_http, workers):
-        if _is_taken(address):
-            return (
-                f"{address} is in use: stop what listens there (is it another `palimpsest up`?),"
-                f" or choose another address with {option}"
-            )
-    return None
+    """Returns which addresses other processes have, and what chooses others; else None."""
+    asked = _addresses(config, listen, over_http, workers)
+    taken = [(address, option) for address, option in asked if _is_taken(address)]
+    if not taken:
+        return None
+    addresses = ", ".join(address for address, _ in taken)
+    options = " and ".join(dict.fromkeys(option for _, option in taken))
+    are, others = ("is", "another address") if len(taken) == 1 else ("are", "other addresses")
+    return (
+        f"{addresses} {are} in use: stop what listens there (is it another `palimpsest up`?),"
+        f" or choose {others} with {options}"
+    )
 
 
 def _addresses(

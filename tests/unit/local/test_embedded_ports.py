@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.local import processes
+from service.local.listening_ports import refusal
 from service.local.processes import PORTS, free_port
 from service.local.stack import Stack, StackError
 from service.settings.config import Config
@@ -57,3 +58,15 @@ def test_a_taken_port_is_named_before_anything_starts(
     )
     assert "starting PostgreSQL" not in said
     assert not (tmp_path / "postgres").exists()
+
+
+def test_all_taken_ports_are_named_at_once() -> None:
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        listen, metrics = (f"{HOST}:{each.getsockname()[1]}" for each in (one, other))
+        config = Config.model_validate({"listen": listen, "metrics_listen": metrics})
+        said = refusal(config, listen, None, 0)
+    assert said == (
+        f"{listen}, {metrics} are in use: stop what listens there (is it another `palimpsest up`?),"
+        " or choose other addresses with --listen (PALIMPSEST_LISTEN) and --metrics-listen"
+        " (PALIMPSEST_METRICS_LISTEN)"
+    )
