@@ -1,5 +1,6 @@
 """Borders: where the next segment ends, given the text that is not cut yet."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -8,8 +9,12 @@ from service.domain.access.trust import Trust
 from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 
-#: Between messages and steps, and what is beside them.
+#: Between messages and steps, and what is beside them, and between texts that end as one.
 JOINT = "\n"
+#: The end of a sentence at the end of a chunk, and the beginning of another. Without a blank
+#: between them they are seldom a text that was cut anywhere.
+_ENDED = re.compile(r"[.!?…][\"'”’»)\]]*\Z")
+_BEGUN = re.compile(r"[^\W_]|[\"'“‘«(\[#*]")
 #: Share of a segment: one that has as much ends where the next block would have to be cut.
 ENOUGH = 1 / 2
 #: Share of the last segments by which a border of blocks may be off to be preferred.
@@ -27,6 +32,17 @@ class SegmentPiece:
     #: A message, a step or a chunk with a heading, which is kept whole where it fits.
     whole: bool
     trust: Trust = Trust.TRUSTED
+
+    def is_joint(self, after: "SegmentPiece", *, as_written: bool = False) -> bool:
+        """Returns whether the next piece begins on a line of its own; see `joined`."""
+        if as_written or self.whole or after.whole:
+            return self.whole or after.whole
+        begun = _BEGUN.match(after.text)
+        if begun is None or begun[0].islower():
+            return False
+        # A number may have been cut at its point.
+        is_number = begun[0].isdigit() and self.text[-2:-1].isdigit()
+        return not is_number and _ENDED.search(self.text[-4:]) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +71,7 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """What is kept together: a message or step, or a run of text whatever chunks it is in."""
+    """What is kept together: a message or step, or a run of text without a joint."""
 
     #: Number of the first part.
     first: int
@@ -87,12 +103,14 @@ def blocks(parts: Iterable[UncutText], window: int) -> Iterator[TextBlock]:
     """Yields the blocks of the parts that begin within the first `window` bytes."""
     run: list[str] = []
     first = size = 0
+    before: SegmentPiece | None = None
     for number, part in enumerate(parts):
         if window <= 0:
             break
-        if run and part.piece.whole:
+        if run and before is not None and before.is_joint(part.piece):
             yield TextBlock(first, False, tuple(run), size)
             run = []
+        before = part.piece
         text, taken = _beginning(part, window)
         window -= part.size
         if part.piece.whole:

@@ -52,16 +52,17 @@ def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
     )
 
 
-def joined(pieces: Iterable[SegmentPiece]) -> str:
+def joined(pieces: Iterable[SegmentPiece], *, as_written: bool = False) -> str:
     """Joins consecutive pieces as a model reads them.
 
-    Text goes on as it was written, whatever chunks it came in; messages and steps have
-    lines of their own.
+    Text goes on as it was written, whatever chunks it came in, unless a sentence ends with its
+    chunk and no blank follows; messages and steps have lines of their own. With `as_written` text
+    goes on in any case, as in leaves of version 0.1.
     """
     parts: list[str] = []
     before: SegmentPiece | None = None
     for piece in pieces:
-        if before is not None and (before.whole or piece.whole):
+        if before is not None and before.is_joint(piece, as_written=as_written):
             parts.append(JOINT)
         parts.append(piece.text)
         before = piece

@@ -91,10 +91,10 @@ class LeafTexts:
     async def words(self, start: TextOffset, end: TextOffset) -> str:
         """Returns the text of an imported leaf whose words are indexed; empty: there is none."""
         try:
-            text = await _text(self, start, end)
+            pieces = await _pieces(self, start, end)
         except _Withheld:
             return ""
-        return "" if text is None else trees.indexed(text)
+        return "" if pieces is None else trees.indexed(joined(pieces))
 
     async def chunks(self, after: int, limit: int) -> Sequence[LoggedChunk]:
         """Returns up to `limit` chunks after a position."""
@@ -113,22 +113,29 @@ async def _text_under(
     None when the log has no such places.
     """
     try:
-        text = await _text(texts, leaf.start, leaf.end)
+        pieces = await _pieces(texts, leaf.start, leaf.end)
     except _Withheld:
         # It was made from what was not withheld then, which is not stored.
         return leaf.text_tokens, True
-    if text is None:
+    if pieces is None:
         return None, False
-    tokens = estimate_tokens(text)
+    # A leaf of version 0.1 has the second one; an import has its tokens, and words of the first.
+    known = dict.fromkeys((joined(pieces), joined(pieces, as_written=True)))
+    counts = [estimate_tokens(text) for text in known]
+    tokens = leaf.text_tokens if leaf.text_tokens in counts else counts[0]
     places = (leaf.start.position, leaf.end.last_position)
     if tokens > leaf.text_tokens and await verifying.has_sources(texts.tx, key[0], *places):
         # One of them was blocked when it was made, and is not any more, or not in this copy.
         return leaf.text_tokens, True
-    same = await verifying.has_words(texts.tx, *key, leaf.number, trees.indexed(text))
-    return tokens, same
+    for text in known:
+        if await verifying.has_words(texts.tx, *key, leaf.number, trees.indexed(text)):
+            return tokens, True
+    return tokens, False
 
 
-async def _text(texts: LeafTexts, start: TextOffset, end: TextOffset) -> str | None:
+async def _pieces(
+    texts: LeafTexts, start: TextOffset, end: TextOffset
+) -> list[SegmentPiece] | None:
     """Returns the text from `start` to before `end`; None when the log has no such offsets.
 
     None also for more than any leaf has, which is not read to its end.
@@ -159,7 +166,7 @@ async def _text(texts: LeafTexts, start: TextOffset, end: TextOffset) -> str | N
         if len(page) < limit or page[-1].position != after + limit:
             return None
         after += limit
-    return joined(pieces)
+    return pieces
 
 
 class TreeValues(ValueReader):

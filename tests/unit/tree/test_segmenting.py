@@ -28,6 +28,8 @@ WORDS = [
     "x" * 30,
     "sentence that is here. ",
 ]
+#: At the end of a chunk it ends a line.
+DONE = "Done."
 
 
 def chunk(position: int, kind: ChunkKind, text: str) -> LoggedChunk:
@@ -40,8 +42,12 @@ def chunk(position: int, kind: ChunkKind, text: str) -> LoggedChunk:
 
 
 @st.composite
-def logs(draw: st.DrawFn, kinds: Sequence[ChunkKind] = tuple(ChunkKind)) -> list[LoggedChunk]:
-    texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map("".join)
+def logs(
+    draw: st.DrawFn,
+    kinds: Sequence[ChunkKind] = tuple(ChunkKind),
+    words: Sequence[str] = (*WORDS, DONE),
+) -> list[LoggedChunk]:
+    texts = st.lists(st.sampled_from(words), min_size=1, max_size=40).map("".join)
     held = draw(st.lists(st.tuples(st.sampled_from(kinds), texts), max_size=25))
     return [chunk(number, kind, text) for number, (kind, text) in enumerate(held, 1)]
 
@@ -113,13 +119,30 @@ def test_a_log_is_cut_alike_however_it_comes(
     assert [*by_and_by, *segmenter.finish()] == at_once
 
 
-@given(log=logs(kinds=[ChunkKind.TEXT]), tokens=TOKENS, size=st.integers(1, 90))
+@given(log=logs(kinds=[ChunkKind.TEXT], words=WORDS), tokens=TOKENS, size=st.integers(1, 90))
 def test_where_the_chunks_of_a_text_end_does_not_matter(
     log: list[LoggedChunk], tokens: int, size: int
 ) -> None:
     text = "".join(one.chunk.text for one in log)
     other = texts(*(text[at : at + size] for at in range(0, len(text), size)))
     assert [cut.text for cut in cut_up(log, tokens)] == [cut.text for cut in cut_up(other, tokens)]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (("The boat left.", "Jonas rowed."), "The boat left.\nJonas rowed."),
+        (("“Go!”", "«Where?»", "(South.)", "2 days."), "“Go!”\n«Where?»\n(South.)\n2 days."),
+        (("The boat left. ", "Jonas", " rowed"), "The boat left. Jonas rowed"),
+        (("The har", "bour is at www.", "harbour.example; it costs 3.", "50."), None),
+        (("港は静かだ。", "船が出た。"), None),
+    ],
+)
+def test_texts_that_end_with_a_sentence_do_not_run_together(
+    said: tuple[str, ...], shown: str | None
+) -> None:
+    (cut,) = cut_up(texts(*said), 100)
+    assert cut.text == (shown or "".join(said))
 
 
 @given(log=logs(kinds=[ChunkKind.MESSAGE, ChunkKind.STEP]), tokens=TOKENS)
