@@ -62,7 +62,9 @@ def migrate(path: Path, prefix: str) -> None:
 
 def show(session: Session, query: str) -> None:
     """Recalls what fits, and asks for an answer with its source."""
-    print(f"\n{session.id}: {query}\n{session.recall(query, tokens=200)}")
+    # Without `fully_applied` it does not wait for the memory, and recalls the records themselves.
+    known = session.recall(query, tokens=200, fully_applied=True)
+    print(f"\n{session.id}: {query}\n{known}")
     answer = session.ask(query)
     print(f"answer: {answer.text}")
     for cited in answer.citations:

@@ -20,6 +20,8 @@ class Incidents:
     services: dict[str, list[str]]
     """What failed in each service, and when it recovered."""
 '''
+#: After so many lines it waits until they are on disk.
+CHECKPOINT_LINES = 100
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 SERVICES = ("billing", "search", "login")
 #: What is of interest among the lines, by number.
@@ -46,12 +48,15 @@ def stream(session: Session, count: int, crash_after: int | None) -> None:
         print(f"{done} lines are durable, continuing with line {done + 1}")
         for number, (when, line) in enumerate(islice(log_lines(count), done, None), done + 1):
             producer.append(line, occurred_at=when)
+            if number % CHECKPOINT_LINES == 0:
+                # From here on the source may forget them.
+                producer.flush()
+                print(f"{producer.last_acked_sequence} lines are durable")
             if number == crash_after:
                 # As `kill -9` would: nothing is flushed, and nothing is closed.
                 print(f"crashing after line {number}", flush=True)
                 os._exit(1)
-        producer.flush()
-        print(f"{producer.last_acked_sequence} lines are durable")
+        # Leaving the block waits for the rest.
 
 
 def check(session: Session, count: int) -> None:

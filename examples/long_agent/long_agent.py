@@ -71,8 +71,9 @@ def main() -> None:
         ) as agent:
             run(agent, given.steps)
             query = "Where does the red key hang?"
-            # From the working context alone, with the steps that it rests on.
-            answer = agent.ask(query)
+            # Goes down from the newest state through older ones to the step. Without `navigate`
+            # the working context alone answers, with one call.
+            answer = agent.ask(query, navigate=True)
             print(f"\nQ: {query}\n{answer.text or answer.cause}")
             print(f"  from step {', '.join(str(one.position) for one in answer.citations)}")
         cost = client.session(given.session).cost_report("state").accounting

@@ -1,20 +1,42 @@
 """examples/: each program runs as a user would run it, and prints what it shows."""
 
-import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
 from palimpsest import sync
 from tests import ROOT
+from tests.acceptance.guides.pages import TIME, commands, printed
+from tests.support.harness import Servers, api, worker
 
 README = (ROOT / "examples/README.md").read_text()
-NAMES = ("chat_assistant", "log_stream", "book_reader", "long_agent", "from_mem0")
+#: Commands of the page by the example that they run, each with what it prints.
+PRINTED = {
+    name: [(run, lines) for run, lines in commands(README.partition("## A chat")[2]) if name in run]
+    for name in ("chat_assistant", "log_stream", "book_reader", "long_agent", "from_mem0")
+}
 AGENT_STEPS = 2_000
+#: What differs with how fast the machine is and how far a producer was when it died.
+DIFFERS = (
+    (re.compile(r"\b1\d\d lines are durable, continuing with line 1\d\d$"), "1NN lines …"),
+    (re.compile(r"(?<=\d steps, )\d+(?= a second)"), "N"),
+    (re.compile(r"(a prompt of|at most|compressions:|prompts:) [\d,]+"), r"\1 N"),
+    (TIME, "TIME"),
+)
+
+
+@pytest.fixture(scope="module")
+def address(servers: Servers) -> Iterator[str]:
+    """Yields a service as a user has it: with the default memory."""
+    url = servers.new_database(kept=True)
+    general = {"PALIMPSEST_DEFAULT_MEMORY": "general"}
+    with api(url, **general) as (_, address), worker(url, **servers.redis_settings()):
+        yield address
 
 
 def example(name: str, address: str, *arguments: str, said: str = "", status: int = 0) -> list[str]:
@@ -33,11 +55,30 @@ def example(name: str, address: str, *arguments: str, said: str = "", status: in
     return done.stdout.splitlines()
 
 
-def test_the_page_has_the_command_of_each_example() -> None:
+def comparable(lines: list[str]) -> list[str]:
+    """Returns lines without blank ones and what differs from run to run."""
+    for pattern, instead in DIFFERS:
+        lines = [pattern.sub(instead, line) for line in lines]
+    return [line.rstrip() for line in lines if line]
+
+
+def test_the_page_has_a_command_of_each_example() -> None:
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
-    assert folders == set(NAMES)
-    for name in NAMES:
-        assert f"python examples/{name}/{name}.py" in README, name
+    assert folders == {name for name, shown in PRINTED.items() if shown}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[pytest.mark.prove] if one == "long_agent" else [])
+        for one in PRINTED
+    ],
+)
+def test_an_example_prints_what_the_page_says(address: str, name: str) -> None:
+    """Runs the commands of the page; the agent takes its 2,000 steps."""
+    for command, lines in PRINTED[name]:
+        shown = printed(["bash", "-c", f"cd {ROOT}; {command} || true"], address)
+        assert comparable(shown) == comparable(lines), command
 
 
 def test_the_assistant_knows_a_user_in_another_thread(address: str) -> None:
@@ -55,31 +96,24 @@ def test_the_assistant_knows_a_user_in_another_thread(address: str) -> None:
 
 
 def test_a_log_stream_continues_after_a_crash(address: str) -> None:
-    given = ["--session", uuid4().hex, "--lines", "200"]
+    session = uuid4().hex
+    given = ["--session", session, "--lines", "200"]
     crashed = example("log_stream", address, *given, "--crash-after", "120", status=1)
     assert crashed == [
         "0 lines are durable, continuing with line 1",
+        "100 lines are durable",
         "crashing after line 120",
     ]
+    with sync.connect(address) as client:
+        durable = client.session(session).info().head
+    assert 100 <= durable <= 120, "what was flushed, and of the rest what had left the process"
     resumed = example("log_stream", address, *given)
-    durable = re.match(r"(\d+) lines are durable", resumed[0])
-    assert durable is not None
-    assert int(durable[1]) <= 120
+    assert resumed[0] == f"{durable} lines are durable, continuing with line {durable + 1}"
     assert "200 lines in the session, each once and in order" in resumed
-    answers = "\n".join(resumed)
-    assert "lost its database because the disk was full" in answers
-    assert "\n  line 57, 2026-11-01 00:57:00" in answers
+    with sync.connect(address) as client:
+        assert client.session(session).info().head == 200
     again = example("log_stream", address, *given)
     assert again[0] == "200 lines are durable, continuing with line 201"
-
-
-def test_a_book_is_read_once_and_cited(address: str) -> None:
-    first, second = (example("book_reader", address) for _ in range(2))
-    assert first == second
-    told = "\n".join(first)
-    assert "He wanted to leave Ness for the shipyards in the south" in told
-    assert re.search(r"^  the way: \d\.1 -> .*0\.\d+$", told, re.MULTILINE)
-    assert re.search(r"^  \[4\] The supply boat was steered by Jonas Berg", told, re.MULTILINE)
 
 
 def agent_run(address: str, session: str, steps: int) -> tuple[list[str], int]:
@@ -97,23 +131,10 @@ def test_an_agent_continues_where_it_was_stopped(address: str) -> None:
     assert lines[0] == "60 steps are durable, continuing with step 61"
 
 
-@pytest.mark.prove
-def test_an_agent_of_2000_steps_has_short_prompts(address: str) -> None:
-    session = uuid4().hex
-    lines, longest = agent_run(address, session, AGENT_STEPS)
-    # 19 steps and a state vector; the whole history has 70,000 tokens in the end.
-    assert longest < 2_000
-    assert any(line.startswith(f"step {AGENT_STEPS}: ") for line in lines)
-    with sync.connect(address) as client:
-        assert client.session(session).info().head == AGENT_STEPS
-
-
 def test_memories_of_mem0_are_moved_once(address: str) -> None:
     prefix = uuid4().hex
-    lines = example("from_mem0", address, "--prefix", prefix)
-    assert "answer: Alice is allergic to peanuts" in lines
-    assert "answer: Ben owns a boat called Marta" in lines
-    assert json.dumps(lines).count("2026-03-02 01:00:00") == 1
+    first, _ = (example("from_mem0", address, "--prefix", prefix) for _ in range(2))
+    assert f"session '{prefix}:alice': 2 chunks" in first
     with sync.connect(address) as client:
         texts = [chunk.text for chunk in client.session(f"{prefix}:alice").chunks()]
     assert texts == ["Alice is allergic to peanuts", "Alice rows on the river on Saturdays"]
