@@ -72,9 +72,13 @@ type chatMessage struct {
 
 // toolCall is a call of a tool, in one of its forms.
 type toolCall struct {
-	ID, CallID, Name string
-	Arguments, Input json.RawMessage
-	Function, Custom *toolCall
+	ID        string          `json:"id"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Input     json.RawMessage `json:"input"`
+	Function  *toolCall       `json:"function"`
+	Custom    *toolCall       `json:"custom"`
 }
 
 // conversationReader reads messages one after the other.
