@@ -2,10 +2,12 @@ package palimpsest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	pb "palimpsest.invalid/clients/go/palimpsestpb"
@@ -113,8 +115,9 @@ func (w *schemaWriter) fault(where, format string, arguments ...any) ordered {
 func (w *schemaWriter) record(of reflect.Type) ordered {
 	w.open = append(w.open, of)
 	defer func() { w.open = w.open[:len(w.open)-1] }()
-	properties := w.properties(of)
-	if len(properties) == 0 {
+	before := len(w.faults)
+	properties := w.properties(of, map[string]bool{})
+	if len(properties) == 0 && len(w.faults) == before {
 		return w.fault(of.String(), "it has no exported fields")
 	}
 	document := ordered{}
@@ -124,30 +127,56 @@ func (w *schemaWriter) record(of reflect.Type) ordered {
 	return append(document, member{"type", "object"}, member{"properties", properties}, member{"additionalProperties", false})
 }
 
-func (w *schemaWriter) properties(of reflect.Type) ordered {
+// properties returns the fields of a struct, as encoding/json has them. names are those that the outer
+// struct has had so far.
+func (w *schemaWriter) properties(of reflect.Type, names map[string]bool) ordered {
 	var properties ordered
 	for at := range of.NumField() {
 		field := of.Field(at)
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if field.Tag.Get("json") == "-" || !field.IsExported() && !field.Anonymous {
-			continue
-		}
-		if field.Anonymous && name == "" && field.Type.Kind() == reflect.Struct {
-			// Its fields are those of the outer struct, as encoding/json has them.
-			properties = append(properties, w.properties(field.Type)...)
-			continue
-		}
-		if !field.IsExported() {
-			continue
-		}
-		if name == "" {
-			name = field.Name
-		}
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		where := of.String() + "." + field.Name
+		embedded := embeddedStruct(field)
+		switch {
+		case field.Tag.Get("json") == "-" || embedded == nil && !field.IsExported():
+			continue
+		case embedded != nil && !field.IsExported() && field.Type.Kind() == reflect.Pointer:
+			w.fault(where, "no value can be read into an embedded pointer whose type is not exported: embed the struct itself")
+			continue
+		case embedded != nil && name == "" && slices.Contains(w.open, embedded):
+			w.fault(where, "%v contains itself, which no schema can", embedded)
+			continue
+		case embedded != nil && name == "":
+			// Its fields are those of the outer struct.
+			w.open = append(w.open, embedded)
+			properties = append(properties, w.properties(embedded, names)...)
+			w.open = w.open[:len(w.open)-1]
+			continue
+		case slices.Contains(strings.Split(options, ","), "string"):
+			w.fault(where, "it is written as a text (the option string): use a string, or leave the option out")
+			continue
+		}
+		name = cmp.Or(name, field.Name)
+		if names[name] {
+			w.fault(where, "another field is written as %q too: name one of them otherwise", name)
+			continue
+		}
+		names[name] = true
 		written := w.described(w.typed(field.Type, field.Tag, where), field.Tag.Get("description"))
 		properties = append(properties, member{name, written})
 	}
 	return properties
+}
+
+// embeddedStruct returns the struct that a field embeds, itself or by a pointer; nil: it embeds none.
+func embeddedStruct(field reflect.StructField) reflect.Type {
+	of := field.Type
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if field.Anonymous && of.Kind() == reflect.Struct {
+		return of
+	}
+	return nil
 }
 
 func (w *schemaWriter) described(written ordered, description string) ordered {
@@ -171,7 +200,7 @@ func (w *schemaWriter) typed(of reflect.Type, tag reflect.StructTag, where strin
 		inner := w.typed(of.Elem(), "", where)
 		return ordered{{"anyOf", []any{inner, ordered{{"type", "null"}}}}}
 	}
-	if of.Implements(marshaler) || of.Implements(textMarshaler) {
+	if pointer := reflect.PointerTo(of); pointer.Implements(marshaler) || pointer.Implements(textMarshaler) {
 		return w.fault(where, "%v writes itself as JSON, so that its parts are not known: use a string", of)
 	}
 	switch of.Kind() {
@@ -204,10 +233,8 @@ func (w *schemaWriter) typed(of reflect.Type, tag reflect.StructTag, where strin
 		}
 		return ordered{{"type", "object"}, {"additionalProperties", w.typed(of.Elem(), "", where)}}
 	case reflect.Struct:
-		for _, outer := range w.open {
-			if outer == of {
-				return w.fault(where, "%v contains itself, which no schema can", of)
-			}
+		if slices.Contains(w.open, of) {
+			return w.fault(where, "%v contains itself, which no schema can", of)
 		}
 		return w.record(of)
 	}
