@@ -56,18 +56,19 @@ func parseAddress(given string) (string, bool, error) {
 	if !found {
 		scheme, address = "grpc", given
 	}
-	address = strings.TrimRight(address, "/")
-	if scheme != "grpc" && scheme != "grpcs" || address == "" || strings.ContainsAny(address, "/ ") {
+	address = withPort(strings.TrimRight(address, "/"))
+	host, port, err := net.SplitHostPort(address)
+	if scheme != "grpc" && scheme != "grpcs" || err != nil || host == "" || port == "" || strings.ContainsAny(address, "/ ") {
 		return "", false, fmt.Errorf("%q is no address of the service: give HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT (TLS) or unix:PATH", given)
 	}
-	return withPort(address), scheme == "grpcs", nil
+	return address, scheme == "grpcs", nil
 }
 
 func withPort(address string) string {
 	if _, _, err := net.SplitHostPort(address); err == nil {
 		return address
 	}
-	return net.JoinHostPort(strings.Trim(address, "[]"), defaultPort)
+	return net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(address, "["), "]"), defaultPort)
 }
 
 // isLocal reports whether only this machine is reached at an address.
