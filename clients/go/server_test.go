@@ -2,8 +2,10 @@ package palimpsest
 
 import (
 	"context"
+	"flag"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +21,19 @@ import (
 
 	pb "palimpsest.invalid/clients/go/palimpsestpb"
 )
+
+// TestMain lets the examples that need a service use the one at PALIMPSEST_TEST_ADDRESS, and leaves them
+// out without it.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	skip := flag.Lookup("test.skip")
+	if address := os.Getenv("PALIMPSEST_TEST_ADDRESS"); address != "" {
+		os.Setenv(addressVariable, address)
+	} else if skip.Value.String() == "" {
+		_ = skip.Value.Set("^Example($|_|Client|Session|Memory|CreateMemory|Error)")
+	}
+	os.Exit(m.Run())
+}
 
 // server is a service in this process, whose calls a test writes.
 type server struct {
