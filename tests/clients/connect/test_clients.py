@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +64,39 @@ def wanted(session: str, not_found: str, unauthenticated: str, deadline: str) ->
     return found
 
 
-async def test_connect_es(keyed: Keyed, tmp_path: Path) -> None:
+def es_program(folder: Path) -> Sequence[str]:
+    """Returns the command of the program of connect-es, which is made in a folder."""
     node = shutil.which("node")
     if node is None or not PACKAGES.is_dir():
         absent("node, or what tests/typescript asks for,")
-    generate(tmp_path, PACKAGES / ".bin")
-    (tmp_path / "node_modules").symlink_to(PACKAGES)
-    shutil.copy(HERE / "es/client.mjs", tmp_path)
-    found = await printed(keyed, node, str(tmp_path / "client.mjs"))
+    generate(folder, PACKAGES / ".bin")
+    (folder / "node_modules").symlink_to(PACKAGES)
+    shutil.copy(HERE / "es/client.mjs", folder)
+    return node, str(folder / "client.mjs")
+
+
+def go_program(folder: Path) -> Sequence[str]:
+    """Returns the command of the program of connect-go, which is built in a folder."""
+    go = shutil.which("go", path=SEARCHED)
+    if go is None or not (PLUGINS / "protoc-gen-connect-go").exists():
+        absent("Go, or what tests/clients/connect/go asks for,")
+    shutil.copytree(HERE / "go", folder, dirs_exist_ok=True)
+    generate(folder, PLUGINS, "--template", str(HERE / "go/buf.gen.yaml"))
+    # What `make test-clients` fetched must be enough.
+    offline = {**os.environ, "GOPROXY": "off", "GOFLAGS": "-mod=readonly"}
+    building = [go, "build", "-o", "program", "."]
+    subprocess.run(building, cwd=folder, env=offline, check=True, timeout=400)
+    return (str(folder / "program"),)
+
+
+async def test_connect_es(keyed: Keyed, tmp_path: Path) -> None:
+    program = await asyncio.to_thread(es_program, tmp_path)
+    found = await printed(keyed, *program)
     assert found == wanted("from-connect-es", "NotFound", "Unauthenticated", "DeadlineExceeded")
 
 
 @pytest.mark.timeout(400)
 async def test_connect_go(keyed: Keyed, tmp_path: Path) -> None:
-    go = shutil.which("go", path=SEARCHED)
-    if go is None or not (PLUGINS / "protoc-gen-connect-go").exists():
-        absent("Go, or what tests/clients/connect/go asks for,")
-    shutil.copytree(HERE / "go", tmp_path, dirs_exist_ok=True)
-    generate(tmp_path, PLUGINS, "--template", str(HERE / "go/buf.gen.yaml"))
-    # What `make test-clients` fetched must be enough.
-    offline = {**os.environ, "GOPROXY": "off", "GOFLAGS": "-mod=readonly"}
-    building = [go, "build", "-o", "program", "."]
-    await asyncio.to_thread(
-        subprocess.run, building, cwd=tmp_path, env=offline, check=True, timeout=400
-    )
-    found = await printed(keyed, str(tmp_path / "program"))
+    program = await asyncio.to_thread(go_program, tmp_path)
+    found = await printed(keyed, *program)
     assert found == wanted("from-connect-go", "not_found", "unauthenticated", "deadline_exceeded")

@@ -1,4 +1,5 @@
 // Calls the API by Connect over HTTP, and prints a line of JSON for each thing tried.
+// `deadlines edit` and `deadlines append` instead make calls that do not end before their deadlines.
 // Environment: PALIMPSEST_HTTP_URL, PALIMPSEST_TOKEN.
 import { subscribe } from "node:diagnostics_channel";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
@@ -46,6 +47,39 @@ async function all(stream) {
 }
 
 const headers = { authorization: `Bearer ${process.env.PALIMPSEST_TOKEN}` };
+
+// Of the session "s" with the memory "m". A deadline is the client's own, or known to the service alone.
+async function deadlines(kind) {
+  const call = (options, id, given) => {
+    if (kind === "append") {
+      const chunks = ["one", "two"].map((text) => ({ content: { case: "text", value: text } }));
+      return createClient(SessionService, transport(options)).append({ session: "s", requestId: id, chunks }, given);
+    }
+    const edits = ["a", "b"].map((name) => ({ path: `$.${name}`, valueJson: `"${id}"` }));
+    const request = { session: "s", memory: "m", requestId: id, edits };
+    return createClient(MemoryService, transport(options)).editMemory(request, given);
+  };
+  const late = { client: { headers, timeoutMs: 2000 }, service: { headers: { ...headers, "connect-timeout-ms": "2000" } } };
+  const all = [true, false].flatMap((useBinaryFormat) =>
+    Object.entries(late).map(async ([whose, given]) => {
+      const id = `${useBinaryFormat ? "proto" : "json"}-${whose}`;
+      try {
+        await call({ useBinaryFormat }, id, given);
+        show(id, ["no error"]);
+      } catch (error) {
+        const { code, rawMessage } = ConnectError.from(error);
+        show(id, whose === "client" ? [Code[code]] : [Code[code], rawMessage]);
+      }
+    }),
+  );
+  await Promise.all(all);
+}
+
+if (process.argv[2] === "deadlines") {
+  await deadlines(process.argv[3]);
+  process.exit(0);
+}
+
 const session = "from-connect-es";
 const anonymous = createClient(SessionService, transport({ useBinaryFormat: true }));
 show("no token", await failure(() => anonymous.getSession({ session })));

@@ -1,4 +1,5 @@
 // Calls the API by Connect over HTTP, and prints a line of JSON for each thing tried.
+// `deadlines edit` and `deadlines append` instead make calls that do not end before their deadlines.
 // Environment: PALIMPSEST_HTTP_URL, PALIMPSEST_TOKEN.
 package main
 
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -144,8 +146,63 @@ func try(url, codec string, options ...connect.ClientOption) {
 	show(codec+": deadline of a stream", connect.CodeOf(watch(memories, id)).String())
 }
 
+// Makes a call of the session "s" with the memory "m", which has an id.
+func late(ctx context.Context, url, kind, id, timeout string, options ...connect.ClientOption) error {
+	client := &http.Client{Transport: &wire{token: os.Getenv("PALIMPSEST_TOKEN")}}
+	var header http.Header
+	var call func() error
+	if kind == "append" {
+		one, two := &pb.Chunk{Content: &pb.Chunk_Text{Text: "one"}}, &pb.Chunk{Content: &pb.Chunk_Text{Text: "two"}}
+		request := connect.NewRequest(&pb.AppendRequest{Session: "s", RequestId: id, Chunks: []*pb.Chunk{one, two}})
+		header = request.Header()
+		call = func() error {
+			_, err := api.NewSessionServiceClient(client, url, options...).Append(ctx, request)
+			return err
+		}
+	} else {
+		edits := []*pb.Edit{{Path: "$.a", ValueJson: `"` + id + `"`}, {Path: "$.b", ValueJson: `"` + id + `"`}}
+		request := connect.NewRequest(&pb.EditMemoryRequest{Session: "s", Memory: "m", RequestId: id, Edits: edits})
+		header = request.Header()
+		call = func() error {
+			_, err := api.NewMemoryServiceClient(client, url, options...).EditMemory(ctx, request)
+			return err
+		}
+	}
+	if timeout != "" {
+		header.Set("Connect-Timeout-Ms", timeout)
+	}
+	return call()
+}
+
+// Makes calls whose deadline is the client's own, or known to the service alone.
+func deadlines(url, kind string) {
+	var all sync.WaitGroup
+	codecs := map[string][]connect.ClientOption{"proto": nil, "json": {connect.WithProtoJSON()}}
+	for codec, options := range codecs {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			err := late(ctx, url, kind, codec+"-client", "", options...)
+			show(codec+"-client", []string{connect.CodeOf(err).String()})
+		})
+		all.Go(func() {
+			err := late(context.Background(), url, kind, codec+"-service", "2000", options...)
+			var failed *connect.Error
+			if !errors.As(err, &failed) {
+				panic(err)
+			}
+			show(codec+"-service", []string{failed.Code().String(), failed.Message()})
+		})
+	}
+	all.Wait()
+}
+
 func main() {
 	url := os.Getenv("PALIMPSEST_HTTP_URL")
+	if len(os.Args) == 3 && os.Args[1] == "deadlines" {
+		deadlines(url, os.Args[2])
+		return
+	}
 	anonymous := api.NewSessionServiceClient(http.DefaultClient, url)
 	_, err := anonymous.GetSession(
 		context.Background(), connect.NewRequest(&pb.GetSessionRequest{Session: session}))
