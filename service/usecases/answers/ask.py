@@ -341,6 +341,7 @@ def failure_of(stored: StoredAnswer) -> FailedPrecondition | Exhausted:
             Reason.BUDGET_EXHAUSTED,
             f"{said}; ask again then",
             {"answer": stored.answer_id, "cause": stored.failure},
+            retry_seconds=0,
         )
     return FailedPrecondition(
         Reason.ANSWER_FAILED, said, {"answer": stored.answer_id, "cause": stored.failure}

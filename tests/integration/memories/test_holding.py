@@ -281,6 +281,7 @@ async def test_an_answer_under_an_exhausted_budget_fails_at_once_and_can_be_aske
     assert "the budget of memory 'm' of session 's', 12 tokens in total" in failed.failure
     refused = failure_of(failed)
     assert refused.reason is Reason.BUDGET_EXHAUSTED
+    assert refused.retry_seconds == 0, "a client waits for more budget, not for a second"
     assert refused.message.endswith("when the budget is raised or deleted; ask again then")
     assert script.asked == []
     await put(database, OF_MEMORY, TOTAL, 2 * CALL_TOKENS)
