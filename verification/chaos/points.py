@@ -1,8 +1,10 @@
 """The points where a process may be made to fail, derived from the source of the product.
 
 Each is `name:step`. The names are those of transactions with a dot in them (`commit.tree`), and
-those that code passes to `boundary` itself (`model`). Transactions without a dot only read, or
-are for operators; they report to the hook too, but no traffic of a sweep passes all of them.
+those that code passes to `boundary` itself (`model`). Transactions without a dot only read, are for
+operators, or wait for the clock: retention finds rows that are days old, and a pass that was killed
+goes on after a lease of minutes. They report to the hook too, but no traffic of a sweep passes all
+of them; tests kill processes there (`tests.support.killing`), or end a pass at each boundary.
 """
 
 import ast
