@@ -1,6 +1,7 @@
 """Reads documented events of coding agents, and answers them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,7 @@ def test_each_service_has_a_queue_of_its_own() -> None:
 
 
 AGENTS_FOLDER = Path(__file__).parents[3] / "clients/agents"
+GUIDE = (Path(__file__).parents[3] / "docs/guides/hooks.md").read_text()
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
@@ -275,7 +277,12 @@ def test_the_plugin_runs_the_hook_at_each_event_in_the_agents_form(agent: Agent)
     (server,) = (
         json.loads(one.read_text()) for one in (*plugin.glob(".mcp.json"), *plugin.glob("mcp.json"))
     )
-    assert server == {"mcpServers": {"palimpsest": {"command": "palimpsest-hook", "args": ["mcp"]}}}
+    started = {"command": "palimpsest-hook", "args": ["mcp"]}
+    # Codex hides the environment from a server, but for what is named.
+    named = server["mcpServers"]["palimpsest"].pop("env_vars", [])
+    assert server == {"mcpServers": {"palimpsest": started}}
+    of_the_client = set(re.findall(r"PALIMPSEST_(?!HOOK|HTTP)[A-Z_]+", GUIDE))
+    assert set(named) == (of_the_client if agent == "codex" else set())
 
 
 @pytest.mark.parametrize(
