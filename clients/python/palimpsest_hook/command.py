@@ -1,12 +1,11 @@
 """`palimpsest-hook` (and `palimpsest hook`): what an agent runs at each event."""
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest_hook.delivery import Undelivered, deliver, described, start_delivery
 from palimpsest_hook.events import (
@@ -24,13 +23,17 @@ from palimpsest_hook.events import (
     turn_of,
 )
 from palimpsest_hook.queue import Entry, Queue, QueueFull
-from palimpsest_hook.recalling import recalled
 from palimpsest_hook.settings import Settings, session_of
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command. An event never fails: without memory, the agent works as it did before."""
     begin = time.monotonic()
+    if found := _event_of(sys.argv[1:] if arguments is None else arguments):
+        _event(*found, begin)
     options = _parser().parse_args(arguments)
     if options.command in EVENTS:
         _event(options.command, options.agent, begin)
@@ -47,14 +50,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
 
 
+def _event_of(arguments: Sequence[str]) -> tuple[Event, Agent] | None:
+    """Returns the event and the agent of a plugin's command, without loading a parser."""
+    for kind in EVENTS:
+        for agent in AGENTS:
+            if list(arguments) == [kind, "--agent", agent]:
+                return kind, agent
+    return None
+
+
 def _event(kind: Event, agent: Agent, begin: float) -> None:
     """Queues what is said, answers the agent, and ends the process."""
     context = warning = ""
+    waits = False
     try:
         settings = Settings.of(os.environ)
         event = parsed(sys.stdin.buffer.read(MAX_EVENT_BYTES + 1))
         if settings.enabled:
-            context, warning = _handled(settings, kind, agent, event, begin)
+            queue = Queue(settings.queue)
+            context, warning = _handled(settings, queue, kind, agent, event, begin)
+            waits = bool(queue.waiting())
     except (BadEvent, QueueFull, ValueError, OSError) as error:
         warning = f"Palimpsest: {error}"
     if text := answer(agent, kind, context, warning):
@@ -63,17 +78,24 @@ def _event(kind: Event, agent: Agent, begin: float) -> None:
         print(warning, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    if waits:
+        # Last, so that its start does not compete with what the agent waits for.
+        start_delivery()
     # At once: a call that did not end in time must not delay the agent.
     os._exit(0)
 
 
 def _handled(
-    settings: Settings, kind: Event, agent: Agent, event: Mapping[str, Any], begin: float
+    settings: Settings,
+    queue: Queue,
+    kind: Event,
+    agent: Agent,
+    event: Mapping[str, Any],
+    begin: float,
 ) -> tuple[str, str]:
     """Returns the context and a warning."""
     session = session_of(folder_of(agent, event), os.environ)
     turn = turn_of(agent, kind, event) if kind != "session-start" else None
-    queue = Queue(settings.queue)
     warning = ""
     if turn is not None:
         entry = Entry(
@@ -89,11 +111,12 @@ def _handled(
             queue.add(entry)
         except (QueueFull, OSError) as error:
             warning = f"Palimpsest does not remember this turn: {error}"
-    if queue.waiting():
-        start_delivery()
     recalls = kind == "session-start" or (turn is not None and kind == "prompt")
     if not recalls or not settings.tokens or (agent == "cursor" and kind == "prompt"):
         return "", warning
+    # A reply recalls nothing, and needs no network.
+    from palimpsest_hook.recalling import recalled
+
     context = recalled(
         settings.http_url,
         session,
@@ -132,7 +155,9 @@ def _flush(queue: Queue, *, refused: bool, quiet: bool) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> "ArgumentParser":
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="palimpsest-hook",
         description="Captures the turns of coding agents: docs/guides/hooks.md",

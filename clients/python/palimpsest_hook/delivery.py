@@ -1,10 +1,9 @@
 """Delivers the queue to the service, in a process that no agent waits for."""
 
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Container
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +18,10 @@ DELIVERY_SECONDS = 60.0
 
 def start_delivery() -> None:
     """Starts `palimpsest-hook flush` in the background, apart from the agent's processes."""
-    subprocess.Popen(
-        [sys.executable, "-m", "palimpsest_hook", "flush", "--quiet"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    # -P: a file of the folder that the agent works in must not be imported.
+    command = [sys.executable, "-P", "-m", "palimpsest_hook", "flush", "--quiet"]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=null, setsid=True)
 
 
 class Undelivered(Exception):
@@ -100,6 +95,8 @@ def _deliverable(queue: Queue, failed: Container[str]) -> list[tuple[Path, Entry
 
 
 def _remember(session: "Session", entry: Entry, seconds: float) -> None:
+    from datetime import UTC, datetime
+
     session.remember(
         entry.messages or {"role": entry.role, "content": entry.text},
         request_id=entry.request_id,
@@ -123,5 +120,7 @@ def described(queue: Queue) -> str:
 
 
 def _since(path: Path) -> str:
+    from datetime import UTC, datetime
+
     moment = datetime.fromtimestamp(int(path.name.split("-")[0]) / 1e9, UTC)
     return moment.isoformat(timespec="seconds")

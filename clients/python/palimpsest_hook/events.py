@@ -2,12 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Agent = Literal["claude-code", "codex", "cursor"]
 AGENTS: tuple[Agent, ...] = ("claude-code", "codex", "cursor")
@@ -36,8 +35,7 @@ class BadEvent(ValueError):
     """The input is not an event of the agent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """One message, of the user or of the agent."""
 
     request_id: str
@@ -101,7 +99,7 @@ def turn_of(agent: Agent, kind: Event, event: Mapping[str, Any]) -> Turn | None:
     turn = _text(event, {"codex": "turn_id", "cursor": "generation_id"}.get(agent, "prompt_id"))
     # With an id of the turn, a hook that is set twice stores the turn once.
     parts = json.dumps([agent, thread, turn, kind, text])
-    name = hashlib.sha256(parts.encode()).hexdigest() if turn else uuid.uuid4().hex
+    name = hashlib.sha256(parts.encode()).hexdigest() if turn else os.urandom(16).hex()
     role: Literal["user", "assistant"] = "user" if kind == "prompt" else "assistant"
     return Turn(request_id=name, thread=thread, role=role, text=text)
 

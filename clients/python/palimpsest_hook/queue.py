@@ -6,9 +6,8 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Turns that may wait, and their bytes.
 MAX_WAITING = 10_000
@@ -19,8 +18,7 @@ class QueueFull(Exception):
     """No more turns may wait."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """A turn that waits."""
 
     session: str
@@ -59,7 +57,7 @@ class Queue:
         name = f"{time.time_ns():020}-{entry.request_id}.json"
         new = self._waiting / f"{name}.new"
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(entry), file)
+            json.dump(entry._asdict(), file)
             file.flush()
             os.fsync(file.fileno())
         new.rename(self._waiting / name)

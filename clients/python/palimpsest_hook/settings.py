@@ -3,9 +3,8 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser, Error
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 #: Where the HTTP API is; the default is that of `palimpsest up`.
@@ -32,9 +31,8 @@ MAX_ID_BYTES = 256
 MAX_CONFIG_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How one hook runs."""
+class Settings(NamedTuple):
+    """How one hook runs. Named tuples here, since `dataclasses` loads more than all else."""
 
     http_url: str
     #: The queue of the service that is named by the addresses.
@@ -106,12 +104,17 @@ def session_of(folder: Path, environment: Mapping[str, str]) -> str:
 
 def _remote_name(config: Path) -> str:
     """Returns `OWNER.NAME` of the remote `origin`; nothing if there is none."""
-    parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True)
     try:
         with config.open(encoding="utf-8", errors="replace") as file:
-            parser.read_string(file.read(MAX_CONFIG_BYTES))
-    except (OSError, Error):
+            lines = file.read(MAX_CONFIG_BYTES).splitlines()
+    except OSError:
         return ""
-    url = parser.get('remote "origin"', "url", fallback="") or ""
+    url = section = ""
+    for line in map(str.strip, lines):
+        name, _, value = line.partition("=")
+        if line.startswith("["):
+            section = line
+        elif section == '[remote "origin"]' and name.strip().lower() == "url":
+            url = value.strip()
     parts = [part for part in url.replace(":", "/").split("/") if part]
     return ".".join(parts[-2:]).removesuffix(".git")
