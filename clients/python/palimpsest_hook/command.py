@@ -145,7 +145,8 @@ def _flush(queue: Queue, *, refused: bool, quiet: bool) -> int:
     if refused:
         queue.retry_refused()
     try:
-        done = deliver(queue)
+        # When it ends nothing waits that the service takes, whichever process delivered it.
+        done = deliver(queue, wait=not quiet)
     except Undelivered as error:
         if not quiet:
             print(f"error: {error}\n{described(queue)}", file=sys.stderr)

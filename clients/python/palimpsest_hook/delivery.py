@@ -28,17 +28,17 @@ class Undelivered(Exception):
     """The service takes nothing now; what waits stays."""
 
 
-def deliver(queue: Queue, seconds: float = DELIVERY_SECONDS) -> int:
+def deliver(queue: Queue, seconds: float = DELIVERY_SECONDS, *, wait: bool = False) -> int:
     """Delivers what waits, oldest first, and returns how many turns the service acked.
 
     A turn is removed when it is durable; sent twice, it is stored once. One that the service
-    will never take is kept apart. Nothing is done while another process delivers. Raises
-    Undelivered when the service does not take a turn within the time.
+    will never take is kept apart. Nothing is done while another process delivers, unless it is
+    to `wait` for that. Raises Undelivered when the service does not take a turn within the time.
     """
     done = 0
     # Again, since a turn may have come after the last look and before the lock was released.
     while queue.waiting():
-        with queue.locked() as mine:
+        with queue.locked(wait=wait) as mine:
             if not mine:
                 return done
             done += _deliver_all(queue, time.monotonic() + seconds)

@@ -105,12 +105,12 @@ class Queue:
             return "unknown"
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Yields whether this process may deliver; only one may."""
+    def locked(self, *, wait: bool = False) -> Iterator[bool]:
+        """Yields whether this process may deliver: only one may. With `wait` it may next."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._folder / "lock").open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
                 return

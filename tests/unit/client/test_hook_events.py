@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from palimpsest_hook.events import (
     thread_of,
     turn_of,
 )
+from palimpsest_hook.queue import Queue
 from palimpsest_hook.settings import Settings, session_of
 
 #: Events as the agents document them.
@@ -299,3 +301,21 @@ def test_each_agent_finds_its_own_plugin_in_the_folder(agent: Agent, marketplace
     assert (found["name"], plugin["name"]) == ("palimpsest", "palimpsest")
     source = plugin["source"]
     assert (source["path"] if agent == "codex" else source) == f"./{agent}"
+
+
+def test_a_flush_may_wait_until_another_process_has_delivered(tmp_path: Path) -> None:
+    queue, ended = Queue(tmp_path), list[str]()
+
+    def flush() -> None:
+        with queue.locked(wait=True) as mine:
+            ended.append(f"second, {mine}")
+
+    with queue.locked() as mine:
+        assert mine
+        second = Thread(target=flush)
+        second.start()
+        with queue.locked() as other:
+            assert not other
+        ended.append("first")
+    second.join()
+    assert ended == ["first", "second, True"]
