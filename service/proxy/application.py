@@ -1,6 +1,7 @@
 """The proxy itself: an ASGI application between a client and its provider."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import math
@@ -41,6 +42,8 @@ _log = structlog.get_logger("palimpsest.proxy")
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 #: How long a prompt waits for what is recalled.
 RECALL_SECONDS = 1.0
+#: How much of that it waits for turns that are on their way to the service.
+DELIVERED_SECONDS = 0.5
 #: Messages whose recalled text is kept: calls of tools send them again, with the same bytes.
 KEPT_MESSAGES = 10_000
 #: How long calls of tools wait for their results, before they are remembered without.
@@ -119,6 +122,8 @@ class Proxy:
         self._calls = CallsInProgress()
         #: Set when something waits to be delivered.
         self.wake = asyncio.Event()
+        #: Set while nothing does; None: nothing says so.
+        self.delivered: asyncio.Event | None = None
 
     async def close(self) -> None:
         """Closes the connections to providers, after what calls have left to do."""
@@ -209,12 +214,17 @@ class Proxy:
             return "", "0"
         name = f"{session}\0{thread}\0{talk.digest}"
         if name not in self._recalled:
+            begun = time.monotonic()
+            if self.delivered is not None:
+                # What a program hears is recalled for what it says at once after it.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.delivered.wait(), DELIVERED_SECONDS)
             try:
                 found = await self._client.session(session).recall(
                     talk.text,
                     tokens=self._tokens,
                     excluded_threads=[thread],
-                    timeout=RECALL_SECONDS,
+                    timeout=max(begun + RECALL_SECONDS - time.monotonic(), RECALL_SECONDS / 2),
                 )
             except (palimpsest.PalimpsestError, ValueError) as error:
                 _log.warning("nothing is recalled", reason=type(error).__name__)
@@ -288,6 +298,8 @@ class Proxy:
             await asyncio.to_thread(self._queue.add, entry)
         except (QueueFull, OSError) as error:
             _log.error("a turn is not remembered", reason=str(error))
+        if self.delivered is not None:
+            self.delivered.clear()
         self.wake.set()
 
     async def _forward(

@@ -81,6 +81,7 @@ async def serve(
 async def _deliver(proxy: Proxy, queue: Queue) -> None:
     """Delivers what waits, now and whenever something more does."""
     proxy.wake.set()
+    proxy.delivered = asyncio.Event()
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(proxy.wake.wait(), LOOK_SECONDS)
@@ -92,3 +93,5 @@ async def _deliver(proxy: Proxy, queue: Queue) -> None:
             _log.warning("the service takes no turns; they wait", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
             proxy.wake.set()
+        if not proxy.wake.is_set():
+            proxy.delivered.set()

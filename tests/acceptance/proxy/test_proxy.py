@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 import palimpsest
 from service.cli.proxy import LOCAL
 from service.domain.spend.prices import CacheFamily, ModelPrices
+from service.proxy import application
 from service.proxy.application import MAX_REQUEST_BYTES, Proxy
 from service.proxy.budget import Budget
 from service.rpc.http.server import HttpServer
@@ -261,6 +262,26 @@ async def test_what_one_conversation_said_is_in_the_prompt_of_the_next(
     headers = proxied.provider.headers[1]
     assert headers["authorization"] == "Bearer sk-theirs"
     assert not [name for name in headers if "palimpsest" in name]
+
+
+async def test_a_call_waits_for_what_the_one_before_said(
+    proxied: Proxied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "DELIVERED_SECONDS", 60.0)
+    delivered = proxied.proxy.delivered = asyncio.Event()
+    delivered.set()
+    client = proxied.client("alice")
+    proxied.provider.replies += ["Noted, Alice.", "An apple."]
+    said: Any = [{"role": "user", "content": "I am Alice, and I eat no nuts."}]
+    await client.chat.completions.create(model="m", messages=said)
+    assert not delivered.is_set(), "it is on its way"
+    asked: Any = [{"role": "user", "content": "What may I eat?"}]
+    second = asyncio.create_task(client.chat.completions.create(model="m", messages=asked))
+    await proxied.deliver(monkeypatch)
+    assert len(proxied.provider.asked) == 1
+    delivered.set()
+    await second
+    assert "I eat no nuts" in last_text(proxied.provider.asked[1])
 
 
 @pytest.mark.parametrize("streamed", [False, True])
