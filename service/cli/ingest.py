@@ -20,7 +20,7 @@ from service.cli.command import (
 )
 from service.cli.files import read_schema, read_text
 from service.cli.kinds import DEFAULT_KIND, KINDS
-from service.cli.output import CommandError, say, show, show_json
+from service.cli.output import CommandError, counted, say, show, show_json
 from service.cli.progress import follow
 from service.cli.search import moment
 
@@ -105,7 +105,8 @@ async def ingest(
             await stream.append(piece, **labels)
         ack = await stream.flush()
     if ack is not None:
-        say(f"{len(pieces) - skipped} chunks durable, up to position {ack.position}")
+        new = counted(len(pieces) - skipped, "chunk")
+        say(f"{new} durable, up to position {ack.position}")
     state = await follow(kept) if wait else None
     if as_json:
         show_json(

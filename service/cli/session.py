@@ -15,7 +15,16 @@ from service.cli.command import (
     add_group,
     new_request_id,
 )
-from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
+from service.cli.output import (
+    CommandError,
+    counted,
+    cut,
+    plain_json,
+    say,
+    show,
+    show_json,
+    show_list,
+)
 
 Pairs = Annotated[
     list[str] | None,
@@ -122,7 +131,7 @@ async def show_(
     if as_json:
         show_json(_json(info))
     else:
-        show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
+        show(f"{info.id}: {counted(info.head, 'chunk')}, {info.content_bytes:,} bytes")
         for key, value in sorted(info.metadata.items()):
             show(f"  {key}={value}")
         show_retention(info.retention)
