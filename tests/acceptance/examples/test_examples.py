@@ -1,10 +1,11 @@
-"""examples/: each program runs as a user would run it, and prints what it shows."""
+"""examples/, and the first guide: all runs as a user would run it, and prints what it shows."""
 
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from tests.acceptance.guides.pages import TIME, commands, printed
 from tests.support.harness import Servers, api, worker
 
 README = (ROOT / "examples/README.md").read_text()
+STARTED = (ROOT / "docs/guides/getting-started.md").read_text().partition("## Models")[0]
 #: Commands of the page by the example that they run, each with what it prints.
 PRINTED = {
     name: [(run, lines) for run, lines in commands(README.partition("## A chat")[2]) if name in run]
@@ -79,6 +81,20 @@ def test_an_example_prints_what_the_page_says(address: str, name: str) -> None:
     for command, lines in PRINTED[name]:
         shown = printed(["bash", "-c", f"cd {ROOT}; {command} || true"], address)
         assert comparable(shown) == comparable(lines), command
+
+
+def test_the_commands_of_the_first_guide_follow_one_another(address: str, tmp_path: Path) -> None:
+    lines = re.findall(r"^    (.+)$", STARTED.replace("\\\n", ""), re.MULTILINE)
+    (up, *asked) = [line.replace(".venv/bin/", "") for line in lines if "palimpsest " in line]
+    assert up == "palimpsest up"
+    shown = {}
+    for command in asked:
+        shown[command] = printed(["bash", "-ec", f"cd {tmp_path}; {command}"], address)
+    assert not any(line.startswith("error: ") for lines in shown.values() for line in lines), shown
+    answers = [lines[0] for command, lines in shown.items() if " ask " in command]
+    assert answers == ["The museum is closed on Mondays."] * 2
+    recalled = shown['palimpsest recall "What may she eat?" --session alice']
+    assert any("Alice eats no nuts." in line for line in recalled)
 
 
 def test_the_assistant_knows_a_user_in_another_thread(address: str) -> None:
