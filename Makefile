@@ -127,7 +127,7 @@ tests/clients/mcp/node_modules/.package-lock.json: tests/clients/mcp/package-loc
 	@touch $@
 
 # The TypeScript client with its driver: packages, the code of the proto, types.
-.cache/clients/typescript: clients/typescript/package-lock.json $(wildcard clients/typescript/*.json clients/typescript/*.yaml clients/typescript/*/*.ts) $(PROTOS)
+.cache/clients/typescript: clients/typescript/package-lock.json $(wildcard clients/typescript/*.json clients/typescript/*.yaml clients/typescript/*/*.ts) $(PROTOS) | setup
 	npm ci --silent --no-audit --no-fund --prefix clients/typescript
 	cd clients/typescript && PATH="$(CURDIR)/$(BIN):$$PATH" npm run --silent build
 	@mkdir -p $(@D) && touch $@

@@ -1,6 +1,7 @@
 """Writes docs/reference/surfaces.md: which surface has which feature, and the test that shows it.
 
-`python -m tests.surfaces` writes the page of tests/surfaces.toml; a unit test compares them.
+`python -m tests.surfaces` writes the page of tests/surfaces.toml; a unit test compares them. The
+figures at its end are those of `verification.newcomer`, and stay.
 """
 
 import ast
@@ -23,8 +24,24 @@ surface without a feature is used beside one that has it: all of them reach the 
 """
 
 
+#: What `verification.newcomer` writes below.
+NEWCOMER = "<!-- written by verification/newcomer.py -->\n"
+_NEWCOMER_HEAD = f"""
+## How long the first fact takes
+
+A newcomer clones the repository into an empty folder, sets the service up (`make setup`), starts
+it (`palimpsest up`), and goes one surface's way, to a fact that is remembered and recalled. The
+commands and programs are those of the surface's page. `python -m verification.newcomer` goes all
+these ways and measures them. Lines are those of the user's programs and files, without blank lines,
+comments and lone brackets. To the seconds of a surface add those of the service. The program that
+uses MCP, the agent with hooks and the model after the proxy exist before: the run plays them, and
+types nothing into them.
+
+{NEWCOMER}"""
+
+
 def page() -> str:
-    """Returns the page."""
+    """Returns the page, without the figures at its end."""
     given = tomllib.loads(SOURCE.read_text())
     features, surfaces = given["features"], given["surfaces"]
     names = [f"[{name}](../../{one['guide']})" for name, one in surfaces.items()]
@@ -32,7 +49,7 @@ def page() -> str:
     for feature in features:
         cells = (_cell(one.get(feature, "")) for one in surfaces.values())
         lines.append(f"| {feature} | {' | '.join(cells)} |")
-    return _HEAD + "\n".join(lines) + "\n"
+    return _HEAD + "\n".join(lines) + "\n" + _NEWCOMER_HEAD
 
 
 def missing() -> Iterator[str]:
@@ -62,4 +79,5 @@ def _functions(path: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    figures = PAGE.read_text().partition(NEWCOMER)[2]
+    PAGE.write_text(page() + figures)

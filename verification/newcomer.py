@@ -1,242 +1,366 @@
 """Times the way of a newcomer, for each surface, to the first fact remembered and recalled.
 
-`python -m verification.newcomer [--only NAME …]`, beside `palimpsest up` of a fresh clone, with
-PALIMPSEST_ADDRESS and PALIMPSEST_HTTP_URL where it is not at its usual address. Each surface gets
-a folder of its own and a clone of this repository, installs its client from there, and runs the
-shortest program of its guide. Prints lines as a table: programs count without blank lines,
-comments and lone brackets; commands are those that install and run. Package caches of pip, npm,
-Go and Maven are as they are: run it twice for the figures with warm caches.
+`python -m verification.newcomer [--only NAME …] [--warm]` clones this repository into an empty
+folder, sets the service up and starts it, and goes each surface's way in a folder of its own
+beside the clone. All commands and programs are those of the pages, word for word but for addresses
+of ports that are free: a page that is wrong fails. Seconds until all is downloaded and built are
+counted apart from those after. Caches of packages are empty, unless `--warm` uses this machine's;
+Maven, npm, pip and Go share nothing between surfaces but what they keep there. Writes the rows
+into docs/reference/surfaces.md, below those of tests/surfaces.py.
 """
 
 import argparse
-import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
 
-from tests import ROOT
-
-FACT, QUESTION = "Alice eats no nuts.", "What may she eat?"
-#: What was recalled has it, whatever the words of a guide's fact are.
-RECALLED = re.compile(r"\bnuts\b|peanuts")
-SECONDS = 400.0
-#: Lines that no one writes for their meaning.
-TRIVIAL = re.compile(r"^\s*(//.*|#.*|\*.*|[{}()\[\];]*)$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surface:
-    """A way to use the service, as its guide says."""
-
-    #: Commands of the shell, run in the user's folder; $CLONE is the repository.
-    install: tuple[str, ...] = ()
-    #: The user's files by name, counted as lines of code.
-    files: Mapping[str, str] = field(default_factory=dict)
-    #: Commands that remember and recall, or start the program.
-    run: tuple[str, ...]
-
-
-PYTHON = """
 from palimpsest.sync import connect
+from service.local.processes import free_port
+from tests import ROOT
+from tests.surfaces import NEWCOMER, PAGE
 
-with connect() as client:
-    alice = client.session("alice")
-    alice.remember("Alice eats no nuts.")
-    print(alice.recall("What may she eat?"))
-"""
-POM = """
-<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>me</groupId><artifactId>mine</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>dev.palimpsest</groupId>
-    <artifactId>palimpsest-sdk</artifactId>
-    <version>0.1.0</version>
-  </dependency></dependencies>
-</project>
-"""
-MCP = """
-import asyncio, os, sys
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
-async def main():
-    server = StdioServerParameters(
-        command="palimpsest", args=["mcp", "--session", "alice"], env=dict(os.environ))
-    async with Client(stdio_client(server)) as client:
-        await client.call_tool("remember", {"text": "Alice eats no nuts."})
-        print(await client.call_tool("recall", {"query": "What may she eat?"}))
-
-asyncio.run(main())
-"""
+#: What was recalled has it, whatever the words of a page's fact are.
+RECALLED = re.compile(r"\bnuts\b|peanuts")
+#: A command ends before, and a server is ready.
+SECONDS = 1_500.0
+#: Lines that no one writes for their meaning.
+TRIVIAL = re.compile(r"^\s*(//.*|#.*|\*.*|[{}()\[\];,]*)$")
+COLUMNS = ("lines", "commands", "downloads and builds, s", "after that, s", "measured")
+SERVICE = "the service itself"
 
 
-def guide(page: str, language: str) -> str:
-    """Returns the first program of a page in a language."""
-    return (ROOT / page).read_text().partition(f"```{language}\n")[2].partition("```")[0]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surface:
+    """A way to use the service, as a page says it. Commands are named by how they begin."""
+
+    #: The page of its commands and files.
+    page: str
+    #: Commands in the clone that download and build.
+    in_clone: tuple[str, ...] = ()
+    #: The same in the user's folder, after the files are there.
+    build: tuple[str, ...] = ()
+    #: The user's files by name, each the first program of the page in a language.
+    files: Mapping[str, str] = field(default_factory=dict)
+    #: Commands that remember and recall, in the user's folder.
+    run: tuple[str, ...] = ()
+    #: The user's folder is the clone.
+    at_clone: bool = False
+    #: What the user types into programs that the host plays; the page has it.
+    typed: tuple[str, ...] = ()
+    #: The program of `verification.newcomer_hosts` that starts what the user has set up.
+    host: str = ""
 
 
-def surfaces() -> dict[str, Surface]:
-    """Returns each surface; its session is named by `timed`."""
-    post = "curl -s $PALIMPSEST_HTTP_URL/palimpsest.v1.SessionService"
-    is_json = "-H 'content-type: application/json'"
-    hook = "palimpsest-hook prompt --agent claude-code"
-    return {
-        "Python": Surface(
-            install=(
-                "python3 -m venv .venv",
-                ".venv/bin/pip install -q $CLONE/proto $CLONE/clients/python",
-            ),
-            files={"program.py": PYTHON},
-            run=(".venv/bin/python program.py",),
+SURFACES = {
+    "Python": Surface(
+        page="clients/python/README.md",
+        build=("python3 -m venv", ".venv/bin/pip install"),
+        files={"program.py": "python"},
+        run=(".venv/bin/python program.py",),
+    ),
+    "command line": Surface(
+        page="README.md",
+        run=(".venv/bin/palimpsest remember", ".venv/bin/palimpsest recall"),
+        at_clone=True,
+    ),
+    "HTTP (curl)": Surface(
+        page="README.md",
+        run=(
+            """curl -d '{"session": {""",
+            """curl -d '{"session": "bob", "chunks""",
+            """curl -d '{"session": "bob", "query""",
         ),
-        "command line": Surface(
-            run=(
-                f'palimpsest remember "{FACT}" -s alice',
-                f'palimpsest recall "{QUESTION}" -s alice',
-            )
+        at_clone=True,
+    ),
+    "Go": Surface(
+        page="clients/go/README.md",
+        build=("go mod init", "go mod edit", "go mod tidy", "go build"),
+        files={"main.go": "go"},
+        run=("./example",),
+    ),
+    "TypeScript": Surface(
+        page="clients/typescript/README.md",
+        in_clone=("make .cache",),
+        build=("npm install",),
+        files={"program.mjs": "ts"},
+        run=("node program.mjs",),
+    ),
+    "Java": Surface(
+        page="clients/java/README.md",
+        in_clone=("mvn -f clients/java",),
+        build=("mvn -q dependency",),
+        files={"pom.xml": "xml", "Main.java": "java"},
+        run=("java -cp",),
+    ),
+    "MCP": Surface(page="docs/guides/mcp.md", files={"mcp.json": "json"}, host="mcp"),
+    "hook": Surface(
+        page="docs/guides/hooks.md",
+        typed=(
+            "claude plugin marketplace add ./clients/agents",
+            "claude plugin install palimpsest@palimpsest",
         ),
-        "HTTP (curl)": Surface(
-            run=(
-                f"""{post}/CreateSession {is_json} -d '{{"session": {{"id": "alice"}}}}'""",
-                f"""{post}/Append {is_json} -d '{{"session": "alice", "request_id": "1","""
-                f""" "chunks": [{{"text": "{FACT}"}}]}}'""",
-                f"""{post}/Recall {is_json} -d"""
-                f""" '{{"session": "alice", "query": "{QUESTION}"}}'""",
-            )
-        ),
-        "TypeScript": Surface(
-            install=(
-                "npm ci --silent --no-audit --no-fund --prefix $CLONE/clients/typescript",
-                "cd $CLONE/clients/typescript && npm run --silent build",
-                "npm install --silent --no-audit --no-fund $CLONE/clients/typescript",
-            ),
-            files={"program.mjs": guide("clients/typescript/README.md", "ts")},
-            run=("timeout 60 node program.mjs",),
-        ),
-        "Go": Surface(
-            install=(
-                "go mod init example",
-                "go mod edit -require palimpsest.invalid/clients/go@v0.0.0"
-                " -replace palimpsest.invalid/clients/go=$CLONE/clients/go",
-                "go mod tidy",
-            ),
-            files={"main.go": guide("clients/go/README.md", "go")},
-            run=("go run .",),
-        ),
-        "Java": Surface(
-            install=(
-                "mvn -f $CLONE/clients/java -q -B -DskipTests install",
-                "mvn -q -B dependency:copy-dependencies",
-            ),
-            files={"pom.xml": POM, "Main.java": guide("clients/java/README.md", "java")},
-            run=("java -cp 'target/dependency/*' Main.java",),
-        ),
-        "MCP (stdio)": Surface(files={"program.py": MCP}, run=("python program.py",)),
-        "hook": Surface(
-            run=(
-                f"echo '{_prompt(FACT, 'monday')}' | {hook} && palimpsest-hook flush",
-                f"echo '{_prompt(QUESTION, 'tuesday')}' | {hook}",
-            )
-        ),
-    }
+        host="hook",
+    ),
+    "proxy": Surface(
+        page="docs/guides/proxy.md",
+        files={"program.py": "python"},
+        typed=("palimpsest proxy",),
+        host="proxy",
+    ),
+    "LangGraph": Surface(
+        page="docs/guides/frameworks.md",
+        build=("python3 -m venv", ".venv/bin/pip install"),
+        files={"program.py": "python"},
+        run=(".venv/bin/python program.py",),
+    ),
+}
 
 
-def _prompt(said: str, thread: str) -> str:
-    event = {
-        "hook_event_name": "UserPromptSubmit",
-        "permission_mode": "default",
-        "session_id": thread,
-        "cwd": ".",
-        "prompt": said,
-    }
-    return json.dumps(event)
+def command(page: str, beginning: str) -> str:
+    """Returns the first command of a page that begins so. Raises LookupError."""
+    lines = iter((ROOT / page).read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"    {beginning}"):
+            whole = line.strip()
+            while whole.endswith("\\"):
+                whole = f"{whole[:-1]} {next(lines).strip()}"
+            return whole
+    raise LookupError(f"{page} has no command {beginning!r}")
 
 
-def shell(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs a command. Raises RuntimeError with what it printed."""
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-    )
-    if done.returncode not in (0, 124):
-        raise RuntimeError(f"{command}: {done.stdout[-500:]}{done.stderr[-1500:]}")
-    return done.stdout
+def program(page: str, language: str) -> str:
+    """Returns the first program of a page in a language. Raises LookupError."""
+    text = (ROOT / page).read_text().partition(f"```{language}\n")[2].partition("```")[0]
+    if not text:
+        raise LookupError(f"{page} has no program in {language}")
+    return text
 
 
-def timed(surface: Surface, environment: dict[str, str]) -> tuple[float, float, str]:
-    """Returns the seconds to install and to recall, and what was recalled."""
-    session = f"newcomer-{uuid4().hex[:8]}"
-    own = {**environment, "PALIMPSEST_SESSION": session}
-    with tempfile.TemporaryDirectory() as name:
-        folder, clone = Path(name, "mine"), Path(name, "clone")
-        folder.mkdir()
-        own |= {"CLONE": str(clone), "PALIMPSEST_HOOK_QUEUE": str(Path(name, "queue"))}
-        subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{ROOT}", clone], check=True)
-        for file, text in surface.files.items():
-            (folder / file).write_text(text.replace('"alice"', f'"{session}"'))
-        started = time.monotonic()
-        for command in surface.install:
-            shell(command, folder, own)
-        installed = time.monotonic()
-        shown = ""
-        for command in surface.run:
-            shown = shell(re.sub(r"\balice\b", session, command), folder, own)
-        ended = time.monotonic()
-    return installed - started, ended - installed, shown
+def commands(surface: Surface) -> list[str]:
+    """Returns the commands of a surface, in their order. Raises LookupError."""
+    text = (ROOT / surface.page).read_text()
+    if missing := [one for one in surface.typed if one not in text]:
+        raise LookupError(f"{surface.page} does not have {missing}")
+    named = (*surface.in_clone, *surface.build, *surface.run)
+    return [*(command(surface.page, beginning) for beginning in named), *surface.typed]
 
 
 def lines_of(surface: Surface) -> int:
     """Counts the lines that a user writes, besides commands."""
-    lines = (line for text in surface.files.values() for line in text.splitlines())
-    return sum(not TRIVIAL.match(line) for line in lines)
+    texts = (program(surface.page, language) for language in surface.files.values())
+    return sum(not TRIVIAL.match(line) for text in texts for line in text.splitlines())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """An empty folder with a clone of the repository, and the environment of its user."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    #: What pages say, and what is free here.
+    addresses: Mapping[str, str]
+
+    @property
+    def clone(self) -> Path:
+        """The repository, under the name that pages give it."""
+        return self.folder / "palimpsest"
+
+    def here(self, text: str) -> str:
+        """Returns a text of a page with the addresses of this place."""
+        for said, free in self.addresses.items():
+            text = text.replace(said, free)
+        return text
+
+    def shell(self, line: str, folder: Path) -> str:
+        """Runs a command. Raises RuntimeError with what it printed."""
+        done = subprocess.run(
+            ["bash", "-c", self.here(line)],
+            cwd=folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{line}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+        return done.stdout
+
+    def forget(self) -> None:
+        """Deletes all sessions, so that no surface recalls what another one has remembered."""
+        with connect(self.environment["PALIMPSEST_ADDRESS"]) as client:
+            for session in list(client.sessions()):
+                client.delete_session(session.id)
+
+    @contextmanager
+    def service(self) -> Iterator[float]:
+        """Runs the service of the clone; yields the seconds until it is ready."""
+        started = time.monotonic()
+        with subprocess.Popen(
+            shlex.split(command("README.md", ".venv/bin/palimpsest up"), comments=True),
+            cwd=self.clone,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                said = []
+                for line in process.stdout:
+                    said.append(line)
+                    if "Ctrl-C stops it" in line:
+                        break
+                else:
+                    raise RuntimeError("".join(said))
+                yield time.monotonic() - started
+            finally:
+                process.send_signal(signal.SIGINT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What was counted and measured of a surface."""
+
+    lines: int
+    commands: int
+    #: Until all is downloaded and built, and from there to the recalled fact, in seconds.
+    built: float
+    after: float
+
+    def cells(self) -> str:
+        """Returns the cells of its row in the table."""
+        day = datetime.now(UTC).date()
+        return f"{self.lines} | {self.commands} | {self.built:.1f} | {self.after:.1f} | {day}"
+
+
+def timed(name: str, place: Place) -> Row:
+    """Goes a surface's way. Raises RuntimeError where it does not end with the fact."""
+    surface = SURFACES[name]
+    folder = place.clone if surface.at_clone else place.folder / re.sub(r"\W+", "-", name)
+    folder.mkdir(exist_ok=True)
+    for file, language in surface.files.items():
+        (folder / file).write_text(place.here(program(surface.page, language)))
+    begun = time.monotonic()
+    for beginning in surface.in_clone:
+        place.shell(command(surface.page, beginning), place.clone)
+    for beginning in surface.build:
+        place.shell(command(surface.page, beginning), folder)
+    built = time.monotonic()
+    run = [command(surface.page, beginning) for beginning in surface.run]
+    if surface.host:
+        python = place.clone / ".venv/bin/python"
+        run = [f"PYTHONPATH={place.clone} {python} -m verification.newcomer_hosts {surface.host}"]
+    shown = ""
+    for line in run:
+        shown = place.shell(line, folder)
+    ended = time.monotonic()
+    if not RECALLED.search(shown):
+        raise RuntimeError(f"the fact was not recalled: {shown[-500:]!r}")
+    return Row(
+        lines=lines_of(surface),
+        commands=len(commands(surface)),
+        built=built - begun,
+        after=ended - built,
+    )
+
+
+def environment(folder: Path, addresses: Mapping[str, str], *, warm: bool) -> dict[str, str]:
+    """Returns the environment of a user; without `warm`, caches of packages are in the folder."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
+    own.pop("VIRTUAL_ENV", None)
+    address, http, _ = addresses.values()
+    path = os.pathsep.join(
+        [str(folder / "palimpsest/.venv/bin"), os.environ["PATH"], "/usr/local/go/bin"]
+    )
+    own |= {
+        "PATH": path,
+        "PALIMPSEST_DATA_DIR": str(folder / "data"),
+        "PALIMPSEST_LISTEN": address,
+        "PALIMPSEST_HTTP_LISTEN": http,
+        "PALIMPSEST_ADDRESS": address,
+        "PALIMPSEST_HTTP_URL": f"http://{http}",
+        "PALIMPSEST_HOOK_QUEUE": str(folder / "queue"),
+        # A busy machine does not recall in 0.18 seconds.
+        "PALIMPSEST_HOOK_SECONDS": "30",
+    }
+    if not warm:
+        caches = folder / "caches"
+        own |= {
+            "PIP_CACHE_DIR": str(caches / "pip"),
+            "UV_CACHE_DIR": str(caches / "uv"),
+            "npm_config_cache": str(caches / "npm"),
+            "GOMODCACHE": str(caches / "go"),
+            "GOCACHE": str(caches / "go-build"),
+            "GOFLAGS": "-modcacherw",
+            "MAVEN_OPTS": f"-Dmaven.repo.local={caches / 'maven'}",
+        }
+    return own
+
+
+def conditions(*, warm: bool) -> str:
+    """Returns how the figures of a run were measured."""
+    load = os.getloadavg()[0]
+    caches = "as this machine had them" if warm else "empty"
+    return (
+        f"The last run: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores with a load"
+        f" of {load:.1f} before it, Python {sys.version.split()[0]}, caches of packages {caches}."
+    )
+
+
+def write(rows: Mapping[str, Row], said: str) -> None:
+    """Writes rows and the conditions of the run into the page; other rows stay."""
+    before, marker, after = PAGE.read_text().partition(NEWCOMER)
+    cells = dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", after, re.MULTILINE))
+    cells |= {name: row.cells() for name, row in rows.items()}
+    lines = [f"| | {' | '.join(COLUMNS)} |", "| --- | --: | --: | --: | --: | --- |"]
+    lines += [f"| {name} | {cells[name]} |" for name in (SERVICE, *SURFACES) if name in cells]
+    PAGE.write_text("\n".join([before + marker, *lines, "", said, ""]))
 
 
 def main() -> None:
-    """Measures the surfaces, and prints the table."""
+    """Measures the surfaces, and writes the table."""
     parser = argparse.ArgumentParser(prog="python -m verification.newcomer", description=__doc__)
-    parser.add_argument("--only", nargs="*", default=list(surfaces()), choices=list(surfaces()))
+    parser.add_argument("--only", nargs="*", default=list(SURFACES), choices=list(SURFACES))
+    parser.add_argument("--warm", action="store_true", help="use this machine's package caches")
     given = parser.parse_args()
-    path = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ["PATH"], "/usr/local/go/bin"]
-    )
-    environment = {
-        "PALIMPSEST_HTTP_URL": "http://127.0.0.1:50080",
-        "PALIMPSEST_HOOK_SECONDS": "30",
-        **os.environ,
-        "PATH": path,
-    }
-    print("| surface | lines of code | commands | install, s | run, s | total, s |")
-    print("| --- | --: | --: | --: | --: | --: |")
-    failed = False
-    for name in given.only:
-        surface = surfaces()[name]
-        try:
-            install, run, shown = timed(surface, environment)
-            if not RECALLED.search(shown):
-                raise RuntimeError(f"the fact was not recalled: {shown[-500:]!r}")
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
-            failed = True
-            print(f"{name}: {error}", file=sys.stderr)
-            continue
-        commands = len(surface.install) + len(surface.run)
-        print(
-            f"| {name} | {lines_of(surface)} | {commands} |"
-            f" {install:.1f} | {run:.1f} | {install + run:.1f} |",
-            flush=True,
-        )
+    said, rows, failed = conditions(warm=given.warm), dict[str, Row](), False
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # PostgreSQL does not run as root.
+        folder.chmod(0o755)
+        said_ports = ("127.0.0.1:50051", "127.0.0.1:50080", "127.0.0.1:50090")
+        addresses = {port: f"127.0.0.1:{free_port()}" for port in said_ports}
+        own = environment(folder, addresses, warm=given.warm)
+        place = Place(folder=folder, environment=own, addresses=addresses)
+        begun = time.monotonic()
+        place.shell(f"git clone -q file://{ROOT} palimpsest", folder)
+        place.shell(command("README.md", "make setup"), place.clone)
+        built = time.monotonic() - begun
+        ready = stack.enter_context(place.service())
+        rows[SERVICE] = Row(lines=0, commands=3, built=built, after=ready)
+        print(SERVICE, rows[SERVICE].cells(), flush=True)
+        for name in given.only:
+            try:
+                rows[name] = timed(name, place)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failed = True
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
+                continue
+            finally:
+                place.forget()
+            print(name, rows[name].cells(), flush=True)
+    write(rows, said)
     sys.exit(failed)
 
 
