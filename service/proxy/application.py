@@ -153,6 +153,9 @@ class Proxy:
         if host not in self._hosts or "origin" in request.headers:
             # A page in a browser must not read the memory by way of this proxy.
             return _refused(form, 403, "the proxy serves programs of this machine, not web pages")
+        if not addressed.path.startswith("/"):
+            # Behind the provider's name it would be another: https://api.openai.com@host/.
+            return _refused(None, 400, "the request's target is no path: send /v1/…")
         body = bytearray()
         async for piece in request.stream():
             body += piece

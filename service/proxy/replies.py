@@ -56,12 +56,15 @@ class ReplyReader:
             self._pending.clear()
             return
         self._left -= len(data)
-        self._pending += data
-        if self._streamed:
-            *lines, rest = self._pending.split(b"\n")
-            self._pending = bytearray(rest)
-            for line in lines:
-                self._line(bytes(line))
+        if not self._streamed:
+            self._pending += data
+            return
+        # Only what is new is searched: a line may come in any number of pieces.
+        first, *others = data.split(b"\n")
+        self._pending += first
+        for one in others:
+            self._line(bytes(self._pending))
+            self._pending = bytearray(one)
 
     def close(self) -> None:
         """Reads what is left, after the last byte."""
