@@ -230,6 +230,8 @@ async def serve(
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
             await watcher.stop()
+            if tools is not None:
+                await tools.end_streams()
             # Both at once: neither waits for the calls of the other.
             await asyncio.gather(
                 *(one.stop(config.stop_seconds) for one in (server, http) if one is not None)

@@ -37,6 +37,11 @@ class ToolsOnDemand:
                 self._application = application
         await self._application(scope, receive, send)
 
+    async def end_streams(self) -> None:
+        """Ends the streams of changes: before the server waits for what it still serves."""
+        if self._application is not None:
+            await self._application.end_streams()
+
     async def stop(self) -> None:
         """Ends what serves requests."""
         if self._application is not None:

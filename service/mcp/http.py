@@ -1,21 +1,29 @@
-"""Serves the tools over HTTP, beside the API: POST /mcp/SESSION, or /mcp/SESSION/THREAD."""
+"""Serves the tools over HTTP, beside the API: POST /mcp/SESSION, or /mcp/SESSION/THREAD.
+
+GET is for the stream of changes (`service.mcp.streams`).
+"""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
+import mcp_types as types
 import structlog
 from grpc import aio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.responses import Response
+from mcp.shared.exceptions import MCPError
+from starlette.responses import Response, StreamingResponse
 
 import palimpsest
 from service.domain.values.errors import PalimpsestError
 from service.mcp.scope import Context, ToolScope
 from service.mcp.server import new_server
+from service.mcp.streams import ID_HEADER, ChangeStream, ChangeStreams
+from service.mcp.subscriptions import Subscriber
 from service.rpc.arrivals import Arrivals
 from service.rpc.errors import abort_arguments
 from service.rpc.http import wire
@@ -29,10 +37,15 @@ _log = structlog.get_logger("palimpsest.mcp")
 
 #: Bytes of a request: an argument of 100,000 characters, with six bytes for each as JSON.
 MAX_BODY_BYTES = 1024 * 1024
+#: Requests above this size are read one after the other, and so many bytes of them a second. The
+#: server does nothing else while it reads one, for up to a tenth of a second.
+_LARGE_BYTES, _LARGE_BYTES_PER_SECOND = 64 * 1024, 4 * 1024 * 1024
 #: Characters of a path: two ids of 256 bytes, with three characters for each.
 _MAX_PATH_CHARACTERS = 2048
 #: Where a request has its scope.
 _SCOPE = "palimpsest.scope"
+#: Where it has what returns the stream of its client.
+_STREAM = "palimpsest.stream"
 #: The name of the check of credentials among the methods.
 _CHECK = "check"
 #: Headers of a request that its calls have.
@@ -55,8 +68,8 @@ class _NoRequest(Exception):
 class ToolsApplication:
     """An ASGI application.
 
-    It keeps nothing between requests, so that any server may serve each of them: clients of
-    versions with a handshake get no session of the protocol.
+    It keeps nothing between requests, so that any server may serve each of them, but for what
+    clients of versions with a handshake subscribe to.
     """
 
     def __init__(
@@ -75,22 +88,29 @@ class ToolsApplication:
             waiting=limits.max_calls,
             seconds=limits.message_seconds,
         )
+        #: Bulkhead: requests that are large.
+        self._large = asyncio.Lock()
         self._names = names
+        self._streams = ChangeStreams(limits.max_watches)
         self._manager: StreamableHTTPSessionManager | None = None
         self._running: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
         """Starts what serves requests."""
-        server = new_server(_scope_of, self._names)
+        server = new_server(_scope_of, self._names, _subscriber_of)
         self._manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=self._max_bytes
         )
         self._running = asyncio.create_task(self._run(self._manager))
         await self._ready.wait()
 
+    async def end_streams(self) -> None:
+        """Ends the streams of changes, which would delay a server that stops."""
+        await self._streams.close()
+
     async def stop(self) -> None:
-        """Ends it."""
+        """Ends what serves requests."""
         if self._running is not None:
             await cancel([self._running])
 
@@ -104,14 +124,20 @@ class ToolsApplication:
         assert self._manager is not None, "it is started"
         try:
             session, thread = _named(scope)
-            if scope["method"] != "POST":
-                raise _NoRequest(
-                    405, "call by POST: this server sends nothing unasked", allow="POST"
-                )
             caller = _caller(scope)
+            given, owner = _stream_id(scope), _owner(scope, caller)
+            is_get = scope["method"] == "GET"
+            if scope["method"] != "POST" and not (is_get and given):
+                raise _NoRequest(405, "call by POST: changes need a session", allow="POST")
             channel = InProcessChannel(self._methods, caller)
             await channel.unary_unary(_CHECK)(None)
+            if is_get:
+                await self._stream(given, owner, scope, receive, send)
+                return
             body = await self._body(caller.peer, receive)
+            if len(body) > _LARGE_BYTES:
+                async with self._large:
+                    await asyncio.sleep(len(body) / _LARGE_BYTES_PER_SECOND)
         except _NoRequest as refused:
             await _refuse(scope, send, refused.status, str(refused), refused.headers)
             return
@@ -125,7 +151,28 @@ class ToolsApplication:
         client = palimpsest.Client(channel=channel, timeout=CALL_SECONDS)
         within = ToolScope(session=client.session(session), thread=thread)
         replayed = _replayed(body, receive)
-        await self._manager.handle_request({**scope, _SCOPE: within}, replayed, self._bounded(send))
+        bounded = self._bounded(send)
+        if _begins(body):
+            bounded = _with_id(bounded, self._streams.new_id(owner))
+        of_client = partial(self._streams.find, given, owner)
+        inner = {**scope, _SCOPE: within, _STREAM: of_client}
+        await self._manager.handle_request(inner, replayed, bounded)
+
+    async def _stream(
+        self, given: str, owner: str, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Reports changes. Raises _NoRequest, Exhausted."""
+        stream = self._streams.find(given, owner)
+        if stream is None:
+            raise _NoRequest(
+                405, "call by POST: this server did not begin this session", allow="POST"
+            )
+        response = StreamingResponse(
+            self._streams.read(given, stream),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
+        await response(dict(scope), receive, self._bounded(send))
 
     async def _body(self, peer: str, receive: Receive) -> bytes:
         """Returns the body of a request. Raises _NoRequest, PalimpsestError."""
@@ -155,6 +202,54 @@ def _scope_of(context: Context) -> ToolScope:
     assert context.request is not None, "it came over HTTP"
     found: ToolScope = context.request.scope[_SCOPE]
     return found
+
+
+def _subscriber_of(context: Context) -> Subscriber:
+    assert context.request is not None, "it came over HTTP"
+    try:
+        stream: ChangeStream | None = context.request.scope[_STREAM]()
+    except PalimpsestError as error:
+        raise MCPError(types.INTERNAL_ERROR, error.message) from error
+    if stream is None:
+        raise MCPError(
+            types.INVALID_REQUEST,
+            "this server did not begin the session that Mcp-Session-Id names: initialize again, and"
+            " have a load balancer send all requests of a session to one server",
+        )
+    return Subscriber(kept=stream.kept, changed=stream.changed)
+
+
+def _stream_id(scope: Mapping[str, Any]) -> str:
+    name = ID_HEADER.encode()
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _owner(scope: Mapping[str, Any], caller: Caller) -> str:
+    """Returns what an id is bound to: the address and the credentials of a client."""
+    credentials = [value for name, value in caller.metadata if name == "authorization"]
+    return repr((scope["raw_path"], credentials, sorted(caller.certificate.items())))
+
+
+def _begins(body: bytes) -> bool:
+    """Returns whether a request begins a connection of a version with a handshake."""
+    if b'"initialize"' not in body:
+        return False
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(message, dict) and message.get("method") == "initialize"
+
+
+def _with_id(send: Send, given: str) -> Send:
+    """Returns what adds an id to a response."""
+
+    async def sent(part: Event) -> None:
+        if part["type"] == "http.response.start":
+            part = {**part, "headers": [*part["headers"], (ID_HEADER.encode(), given.encode())]}
+        await send(part)
+
+    return sent
 
 
 def _named(scope: Mapping[str, Any]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ import palimpsest
 from palimpsest import NotFound, PalimpsestError, Watch
 from service.mcp.rendering import value_text
 from service.mcp.scope import Context, ScopeOf, ToolScope
-from service.mcp.subscriptions import Subscriptions, check_number, opened, report
+from service.mcp.subscriptions import SubscriberOf, check_number, opened, report
 
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ _JSON = "application/json"
 class Resources:
     """The handlers of a server."""
 
-    def __init__(self, scope_of: ScopeOf, kept: Subscriptions | None) -> None:
+    def __init__(self, scope_of: ScopeOf, subscriber_of: SubscriberOf | None) -> None:
         self._scope_of = scope_of
-        self._kept = kept
+        self._subscriber_of = subscriber_of
 
     async def list(self, context: Context, _: Any) -> types.ListResourcesResult:
         """Returns the memories of the session."""
@@ -109,22 +109,24 @@ class Resources:
     async def subscribe(
         self, context: Context, params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        """Reports changes of a memory from now on, until the connection ends."""
+        """Reports changes of a memory from now on, until the client is gone."""
+        assert self._subscriber_of is not None, "it is served"
+        subscriber = self._subscriber_of(context)
         memory = _named(self._scope_of(context), params.uri)
-        changed = partial(context.session.send_resource_updated, params.uri)
-        assert self._kept is not None, "it is served"
         try:
-            await _done(self._kept.add(params.uri, memory, changed))
+            await _done(
+                subscriber.kept.add(params.uri, memory, partial(subscriber.changed, params.uri))
+            )
         except NotFound as error:
             raise _missing(params.uri) from error
         return types.EmptyResult()
 
     async def unsubscribe(
-        self, _: Context, params: types.UnsubscribeRequestParams
+        self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
         """Ends the reports of a memory."""
-        assert self._kept is not None, "it is served"
-        await self._kept.remove(params.uri)
+        assert self._subscriber_of is not None, "it is served"
+        await self._subscriber_of(context).kept.remove(params.uri)
         return types.EmptyResult()
 
 

@@ -17,7 +17,7 @@ from service.mcp import calls, tools
 from service.mcp.forgetting import forget
 from service.mcp.resources import Resources
 from service.mcp.scope import Context, ScopeOf
-from service.mcp.subscriptions import Subscriptions
+from service.mcp.subscriptions import SubscriberOf
 from service.telemetry import tracing
 
 _log = structlog.get_logger("palimpsest.mcp")
@@ -45,15 +45,14 @@ _CALLS: dict[str, calls.Call] = {
 
 
 def new_server(
-    scope_of: ScopeOf, names: Collection[str], kept: Subscriptions | None = None
+    scope_of: ScopeOf, names: Collection[str], subscriber_of: SubscriberOf | None = None
 ) -> Server[Any]:
     """Returns a server of the tools `names`.
 
-    `kept`: the subscriptions of its one client; without them a client of a version with a
-    handshake cannot subscribe.
+    `subscriber_of`: without it a client of a version with a handshake cannot subscribe.
     """
     listed = tools.listed(names)
-    resources = Resources(scope_of, kept)
+    resources = Resources(scope_of, subscriber_of)
 
     async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> Any:
         return types.ListToolsResult(tools=listed, ttl_ms=_LIST_MILLISECONDS, cache_scope="public")
@@ -75,8 +74,8 @@ def new_server(
         on_list_resource_templates=resources.templates,
         on_read_resource=resources.read,
         on_subscriptions_listen=resources.listen,
-        on_subscribe_resource=resources.subscribe if kept is not None else None,
-        on_unsubscribe_resource=resources.unsubscribe if kept is not None else None,
+        on_subscribe_resource=resources.subscribe if subscriber_of else None,
+        on_unsubscribe_resource=resources.unsubscribe if subscriber_of else None,
     )
     # In place of the library's, whose spans have texts of errors.
     server.middleware[:] = [_Traced()]

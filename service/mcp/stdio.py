@@ -14,7 +14,7 @@ async def serve_stdio(scope: ToolScope, names: Collection[str]) -> None:
     """Serves until standard input ends."""
     # A service that is away comes back, and the program need not be restarted.
     kept = Subscriptions(give_up_seconds=math.inf)
-    server = new_server(lambda _: scope, names, kept)
+    server = new_server(lambda _: scope, names, kept.subscriber)
     async with stdio_server() as (received, sent):
         try:
             await server.run(received, sent, server.create_initialization_options())

@@ -1,13 +1,15 @@
 """Changes of memories that a client subscribed to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 import palimpsest
 from palimpsest import PalimpsestError, Watch
+from service.mcp.scope import Context
 from service.settings.mcp_tools import CALL_SECONDS
 from storage.engine.tasks import cancel
 
@@ -15,6 +17,19 @@ from storage.engine.tasks import cancel
 MAX_WATCHED = 16
 
 Changed = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subscriber:
+    """A client of a version with a handshake."""
+
+    kept: "Subscriptions"
+    #: Reports a change of a memory, by its URI.
+    changed: Callable[[str], Awaitable[None]]
+
+
+#: Returns the client that sent a request. Raises MCPError if there is no way to reach it.
+SubscriberOf = Callable[[Context], Subscriber]
 
 
 class Subscriptions:
@@ -26,6 +41,15 @@ class Subscriptions:
         self._reports: dict[str, asyncio.Task[None]] = {}
         #: A client may send requests that run at the same time.
         self._lock = asyncio.Lock()
+
+    def subscriber(self, context: Context) -> Subscriber:
+        """Returns the client of a connection by which the server reaches it at any time."""
+        return Subscriber(kept=self, changed=context.session.send_resource_updated)
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """What is watched."""
+        return [uri for uri, one in self._reports.items() if not one.done()]
 
     async def add(self, uri: str, memory: palimpsest.Memory, changed: Changed) -> None:
         """Reports each change of a memory after this returns.

@@ -19,9 +19,10 @@ from palimpsest import Edit
 from storage.engine.database import Database
 from tests.acceptance.access.serving import serving_both
 from tests.support.access import operator_key
-from tests.support.mcp import LEGACY, MODERN, failed, text_of
+from tests.support.mcp import LEGACY, MODERN, REMOVED, failed, into, text_of
 from tests.support.over_http import over_http
 
+SCHEMA = "class Facts:\n    notes: dict[str, str]\n"
 ANY = {"http_listen": "127.0.0.1:0"}
 REQUIRED = {**ANY, "authentication": "required"}
 META = {
@@ -132,15 +133,106 @@ async def test_the_list_has_the_bytes_of_standard_output(url: str) -> None:
     assert "mcp-session-id" not in one.headers
 
 
+BEGIN = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+OLDER = {**HEADERS, "mcp-protocol-version": "2025-11-25"}
+
+
+async def begun(http: httpx.AsyncClient, path: str, **headers: str) -> dict[str, str]:
+    """Returns the headers of a client that has begun a session of the protocol."""
+    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}
+    found = await http.post(path, json=begin, headers={**OLDER, **headers})
+    assert found.json()["result"]["capabilities"]["resources"]["subscribe"] is True
+    return {**OLDER, **headers, "mcp-session-id": found.headers["mcp-session-id"]}
+
+
+def subscription(uri: str, method: str = "resources/subscribe") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 2, "method": method, "params": {"uri": uri}}
+
+
+@pytest.mark.filterwarnings(REMOVED)
+async def test_a_client_with_a_handshake_subscribes_over_http(url: str) -> None:
+    seen = asyncio.Queue[Any]()
+    async with serving_both(url, **ANY) as (address, at), palimpsest.connect(address) as client:
+        session = await client.create_session("ann")
+        memory = await session.create_memory("tea", SCHEMA)
+        transport = streamable_http_client(f"{at}/mcp/ann")
+        async with Client(transport, mode=LEGACY, message_handler=into(seen)) as tools:
+            await tools.subscribe_resource("palimpsest://memories/tea")
+            for kind in ("green", "black"):
+                await memory.edit([Edit.put("/notes/tea", kind)])
+                changed = await seen.get()
+                assert changed.params.uri == "palimpsest://memories/tea"
+            # A client that reads does not keep a server from stopping: the fixture would hang.
+
+
+async def test_subscriptions_wait_for_a_client_that_reads_again(url: str) -> None:
+    uri = "palimpsest://memories/tea"
+    async with (
+        serving_both(url, **ANY) as (address, at),
+        palimpsest.connect(address) as client,
+        over_http(at) as http,
+    ):
+        session = await client.create_session("ann")
+        memory = await session.create_memory("tea", SCHEMA)
+        given = await begun(http, "/mcp/ann")
+        done = await http.post("/mcp/ann", json=subscription(uri), headers=given)
+        assert done.json()["result"] == {}
+        for kind in ("green", "black"):
+            # Before there is a stream, and after the first has ended.
+            await memory.edit([Edit.put("/notes/tea", kind)])
+            async with http.stream("GET", "/mcp/ann", headers=given) as stream:
+                assert stream.headers["content-type"].startswith("text/event-stream")
+                data = [line async for line in until_data(stream)]
+                assert json.loads(data[-1][6:])["params"] == {"uri": uri}
+        ending = subscription(uri, "resources/unsubscribe")
+        ended = await http.post("/mcp/ann", json=ending, headers=given)
+        assert ended.json()["result"] == {}
+
+
+async def until_data(stream: httpx.Response) -> AsyncIterator[str]:
+    """Yields the lines of a stream up to the first event."""
+    async for line in stream.aiter_lines():
+        yield line
+        if line.startswith("data: "):
+            return
+
+
+async def test_an_id_is_its_client_s_alone(url: str, database: Database) -> None:
+    uri = "palimpsest://memories/tea"
+    async with with_keys(url, database) as (at, access), over_http(at) as http:
+        one, other = [
+            {"authorization": f"Bearer {(await access.create_key(['read'], tenant=name)).key}"}
+            for name in ("alpha", "beta")
+        ]
+        given = await begun(http, "/mcp/ann", **one)
+        for path, headers in (("/mcp/ann", other), ("/mcp/bob", one)):
+            stolen = {**given, **headers}
+            assert (await http.get(path, headers=stolen)).status_code == 405
+            refused = await http.post(path, json=subscription(uri), headers=stolen)
+            assert "did not begin the session" in refused.json()["error"]["message"]
+            # All else is served without it.
+            listed = await http.post(path, json=LIST, headers={**HEADERS, **headers})
+            assert listed.status_code == 200
+        missing = await http.post("/mcp/ann", json=subscription(uri), headers=given)
+        assert "no such resource" in missing.json()["error"]["message"]
+
+
 async def test_requests_that_are_none(url: str) -> None:
     async with serving_both(url, **ANY) as (_, at), over_http(at) as http:
         for path in ("/mcp", "/mcp/", "/mcp/a/b/c", "/mcp//b", "/mcp/%ff", f"/mcp/{'x' * 3000}"):
             found = await http.post(path, json=LIST, headers=HEADERS)
             assert found.status_code == 404, path
             assert "/mcp/SESSION" in found.json()["message"] or "UTF-8" in found.json()["message"]
-        for method in ("GET", "DELETE"):
-            found = await http.request(method, "/mcp/ann", headers=HEADERS)
-            assert (found.status_code, found.headers["allow"]) == (405, "POST")
+        for method in ("GET", "DELETE", "PUT"):
+            for given in ("", "0" * 96, "x"):
+                found = await http.request(
+                    method, "/mcp/ann", headers={**HEADERS, "mcp-session-id": given}
+                )
+                assert (found.status_code, found.headers["allow"]) == (405, "POST")
         too_long = await posted(http, b" " * 1024 * 1024 + b"{}")
         assert (too_long.status_code, "at most 1048576" in too_long.text) == (413, True)
         for content in (b"", b"{", b"[" * 100_000, b"[]", b"5", b'{"jsonrpc": "2.0", "id": {}}'):
@@ -186,14 +278,13 @@ async def test_tools_are_those_of_the_setting(url: str) -> None:
 
 
 async def test_a_change_of_a_memory_is_reported_over_http(url: str) -> None:
-    schema = "class Facts:\n    notes: dict[str, str]\n"
     uri = "palimpsest://memories/default"
     async with (
         serving_both(url, **ANY) as (address, at),
         palimpsest.connect(address) as client,
     ):
         session = await client.create_session("ann")
-        memory = await session.create_memory("default", schema)
+        memory = await session.create_memory("default", SCHEMA)
         async with (
             tools_at(f"{at}/mcp/ann", mode=MODERN) as tools,
             tools.listen(resource_subscriptions=[uri]) as events,

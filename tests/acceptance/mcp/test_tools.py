@@ -264,7 +264,7 @@ class Subscriber:
 @asynccontextmanager
 async def subscriber(session: palimpsest.Session) -> AsyncIterator[Subscriber]:
     kept, seen = Subscriptions(give_up_seconds=0.0), asyncio.Queue[Any]()
-    server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS, kept)
+    server = new_server(lambda _: ToolScope(session=session), DEFAULT_TOOLS, kept.subscriber)
     async with Client(server, mode=LEGACY, message_handler=into(seen)) as client:
         try:
             yield Subscriber(client, kept, seen)
