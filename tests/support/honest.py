@@ -88,11 +88,12 @@ class Memory:
 
 
 @contextmanager
-def attacked(address: str, what: str, streams: int, connections: int) -> Iterator[None]:
-    """Runs `tests.support.raw_http2` meanwhile."""
-    command = [sys.executable, "-m", "tests.support.raw_http2", address, what]
+def attacked(
+    address: str, what: str, *numbers: int, module: str = "tests.support.raw_http2"
+) -> Iterator[None]:
+    """Runs a module meanwhile; `numbers`: of its streams, and of its connections."""
     with subprocess.Popen(
-        [*command, str(streams), str(connections)],
+        [sys.executable, "-m", module, address, what, *map(str, numbers)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
