@@ -4,6 +4,7 @@ import { createInterface } from "node:readline";
 import { z } from "zod";
 import { connect as connectBrowser } from "../src/browser.js";
 import * as palimpsest from "../src/index.js";
+import { moreCalls } from "./administration.js";
 
 type Args = Record<string, any>;
 
@@ -45,12 +46,13 @@ function amendments(found: palimpsest.Amendment[]): Args[] {
   return found.map(({ op, path, value, revision, positions }) => ({ op, path, value, revision, positions: positions ?? null }));
 }
 
-function chunkOf({ kind, text, role, agentStep, ...rest }: palimpsest.Chunk): Args {
+function chunkOf({ kind, text, role, agentStep, isRedacted: redacted, ...rest }: palimpsest.Chunk): Args {
   const content = kind === "message" ? { message: { role, text } } : agentStep ? { agentStep } : { text };
-  return { ...rest, ...content };
+  return { ...rest, redacted, ...content };
 }
 
 const calls: Record<string, (args: Args) => Promise<unknown>> = {
+  ...moreCalls(() => client!),
   async connect({ target, ...options }) {
     client?.close();
     client = undefined;
@@ -67,7 +69,7 @@ const calls: Record<string, (args: Args) => Promise<unknown>> = {
   async list_sessions() {
     return { sessions: await all(client!.sessions()) };
   },
-  update_session: ({ session: id, ...options }) => client!.session(id).update(options as { metadata: Record<string, string> }),
+  update_session: ({ session: id, ...options }) => client!.session(id).update(options),
   async delete_session({ session: id, ...options }) {
     await client!.session(id).delete(options);
     return {};
@@ -184,7 +186,8 @@ const calls: Record<string, (args: Args) => Promise<unknown>> = {
 
 /** Returns a value with the names of its fields in the other style. */
 function renamed(value: unknown, name: (text: string) => string): unknown {
-  if (value instanceof Date) return value.toISOString();
+  if (value instanceof Date) return value.toISOString().replace(".000Z", "Z");
+  if (value === undefined || typeof value === "function") return null;
   if (Array.isArray(value)) return value.map((one) => renamed(one, name));
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(
@@ -204,9 +207,10 @@ function errorOf(thrown: unknown): Args {
 async function replyTo(call: string, args: Args): Promise<Args> {
   const known = calls[call];
   if (!known) return { unsupported: `the driver has no ${call}` };
-  if (IS_BROWSER && (call === "open_producer" || call === "open_agent")) {
+  if (IS_BROWSER && ["open_producer", "open_agent", "import_session"].includes(call)) {
     return { unsupported: "a browser has no streams in both directions" };
   }
+  if (IS_BROWSER && call === "export_session") return { unsupported: "a browser has no files" };
   const result = renamed(await known(renamed(args, camel) as Args), snake) as Args;
   return "unsupported" in result ? result : { result };
 }

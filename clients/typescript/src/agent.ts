@@ -1,25 +1,17 @@
 /** An agent's loop with periodic context compression (PCC): state memories. */
 
 import type { Connection } from "./connection.js";
-import { Aborted, AlreadyExists, DeadlineExceeded, invalid, InvalidArgument, PalimpsestError, reworded, Unavailable } from "./errors.js";
-import type { WorkingContext as ContextMessage } from "./gen/palimpsest/v1/state_service_pb.js";
-import { GetWorkingContextRequest_Form as Form } from "./gen/palimpsest/v1/state_service_pb.js";
-import { differs, listMemories } from "./memory.js";
+import type { WorkingContext } from "./contexts.js";
+import { Aborted, DeadlineExceeded, invalid, InvalidArgument, PalimpsestError, reworded, Unavailable } from "./errors.js";
 import type { Producer } from "./producer.js";
 import type { Session } from "./session.js";
-import { type Ack, type Chunk, chunk, type ChunkLabels, type PositionRange, range, type Step } from "./values.js";
+import type { StateSettings } from "./trees.js";
+import type { Ack, ChunkLabels, Step } from "./values.js";
 
-/** Settings of the state memory, which is created if it is missing. */
-export interface AgentOptions {
+/** Settings of the loop, and of its state memory, which is created if it is missing. */
+export interface AgentOptions extends StateSettings {
   /** The state memory ("state"). */
   memory?: string | undefined;
-  task?: string | undefined;
-  /** Steps between compressions. */
-  period?: number | undefined;
-  periodTokens?: number | undefined;
-  stateTokens?: number | undefined;
-  pinned?: string[] | undefined;
-  model?: string | undefined;
   /** The loop's name within the session ("agent"). */
   producerId?: string | undefined;
   /** Seconds that a context waits for a compression that is due (30). */
@@ -28,34 +20,8 @@ export interface AgentOptions {
   giveUpSeconds?: number | undefined;
 }
 
-/** What an agent reads before a step; every chunk up to `head` is in it once. */
-export interface WorkingContext {
-  text: string;
-  head: number;
-  vectors: { level: number; text: string; positions: PositionRange | undefined }[];
-  /** The chunks that are not compressed. */
-  recent: Chunk[];
-  messages: { role: string; content: string }[];
-  compressionDue: boolean;
-  /** Why it is not complete; empty: it is. */
-  blocked: string;
-}
-
 const OPENING_TRIES = 5;
 const NOT_MADE: ReadonlySet<string> = new Set(["NOT_APPLIED_IN_TIME", "MEMORY_STALLED", "BUDGET_EXHAUSTED"]);
-const FORMS = [Form.PARTS, Form.TEXT, Form.MESSAGES];
-
-function context(message: ContextMessage): WorkingContext {
-  return {
-    text: message.text,
-    head: Number(message.head),
-    vectors: message.vectors.map((one) => ({ level: one.level, text: one.text, positions: range(one.positions) })),
-    recent: message.recent.map(chunk),
-    messages: message.messages.map((one) => ({ role: one.role, content: one.content })),
-    compressionDue: message.compressionDue,
-    blocked: message.blocked?.cause ?? "",
-  };
-}
 
 /**
  * The context before each step, and a place for the step.
@@ -130,21 +96,8 @@ export class Agent {
   }
 
   async #createMemory(): Promise<void> {
-    const { task, period, periodTokens, stateTokens, pinned, model } = this.options;
-    const given = { task, period, periodTokens, stateTokens, pinned, model };
-    const settings = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
-    const memory = { session: this.session.id, id: this.#memory, spec: { case: "state" as const, value: settings } };
-    try {
-      await this.connection.call(this.connection.memories.createMemory, { memory });
-    } catch (error) {
-      if (!(error instanceof AlreadyExists) || error.reason !== "MEMORY_EXISTS") throw error;
-      const existing = (await listMemories(this.connection, this.session.id)).find((one) => one.id === this.#memory);
-      const spec: object = existing?.spec.case === "state" ? existing.spec.value : {};
-      const same = (name: string) => JSON.stringify((spec as Record<string, unknown>)[name]) === JSON.stringify(settings[name]);
-      const others = Object.keys(settings).filter((name) => !same(name));
-      if (existing?.spec.case !== "state") others.push("kind");
-      if (others.length > 0) throw differs(error, this.#memory, others);
-    }
+    const { memory: _, producerId: __, waitSeconds: ___, giveUpSeconds: ____, ...settings } = this.options;
+    await this.session.createState(this.#memory, { ...settings, existOk: true });
   }
 
   async #waited(seconds: number): Promise<WorkingContext | undefined> {
@@ -158,8 +111,7 @@ export class Agent {
   }
 
   async #read(fullyApplied: boolean, timeout?: number): Promise<WorkingContext> {
-    const request = { session: this.session.id, memory: this.#memory, forms: FORMS, ...(fullyApplied && { consistency: { fullyApplied } }) };
-    return context(await this.connection.call(this.connection.states.getWorkingContext, request, { timeout }));
+    return this.session.state(this.#memory).context({ fullyApplied, timeout });
   }
 
   /** Appends one step after the other, also when callers do not wait. */

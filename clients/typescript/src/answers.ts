@@ -1,7 +1,7 @@
 /** Answers: following them across lost connections until they have ended. */
 
 import { Backoff, type Connection, isUnbegun, now, sleep } from "./connection.js";
-import { PalimpsestError, ResourceExhausted, Unavailable } from "./errors.js";
+import { fromStatus, PalimpsestError, ResourceExhausted, Unavailable } from "./errors.js";
 import { type Answer as AnswerMessage, type AskEvent, Reader } from "./gen/palimpsest/v1/answer_service_pb.js";
 import { OperationState } from "./gen/palimpsest/v1/common_pb.js";
 import { jsonSchemaOf, type Schema } from "./schemas.js";
@@ -89,6 +89,43 @@ export function question(session: string, query: string, options: AskOptions, st
     ...(fresh && { consistency: fresh }),
     ...(isOpen(filter) ? {} : { filter: filterMessage(filter) }),
   };
+}
+
+/** How a question ended: its answer, or its error. */
+export type Asked = Answer | PalimpsestError;
+
+/** Questions of one call; more are asked in several, one after the other. */
+export const MANY_QUESTIONS = 32;
+
+/** Asks up to 32 questions; returns how each of them ended. Throws what ends them all. */
+export async function askMany(connection: Connection, session: string, questions: ReturnType<typeof question>[], seconds: number): Promise<Asked[]> {
+  const until = now() + seconds;
+  const ended = new Map<number, Asked>();
+  const ids = new Map<number, string>();
+  let lost: PalimpsestError | undefined;
+  try {
+    for await (const { index, event } of connection.responses(connection.answers.askMany, { questions }, seconds)) {
+      if (event.case === "reading") ids.set(index, event.value.answer);
+      else if (event.case === "error") ended.set(index, fromStatus(event.value));
+      else if (event.case === "answer") ended.set(index, answerOf(event.value));
+    }
+  } catch (thrown) {
+    lost = connection.failure(thrown);
+    // Refused as a whole, or it is unknown whether it was accepted.
+    if (ended.size + ids.size === 0) throw lost;
+  }
+  return Promise.all(questions.map((_, number) => ended.get(number) ?? resumed(number)));
+
+  /** Follows one answer by itself, where the call of all was lost. */
+  async function resumed(number: number): Promise<Asked> {
+    const id = ids.get(number);
+    if (!id) return lost ?? new PalimpsestError("the service ended the call without an answer");
+    try {
+      return await lastOf(new Listening(connection, session, Math.max(until - now(), 0.001)).resume(id, 0, 0));
+    } catch (error) {
+      return error as PalimpsestError;
+    }
+  }
 }
 
 /** Follows an answer until it has ended, or the time is up; each event is yielded once. */

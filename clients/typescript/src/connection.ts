@@ -1,11 +1,16 @@
 /** Deadlines, retries and the services of one connection. */
 
 import { createClient, type CallOptions, type Client as Stub, type Transport } from "@connectrpc/connect";
-import { ConnectionFailed, fromCall, type PalimpsestError, ResourceExhausted, Unavailable } from "./errors.js";
+import { ConnectionFailed, fromCall, type PalimpsestError } from "./errors.js";
+import { AccessService } from "./gen/palimpsest/v1/access_service_pb.js";
 import { AnswerService } from "./gen/palimpsest/v1/answer_service_pb.js";
+import { BillingService } from "./gen/palimpsest/v1/billing_service_pb.js";
 import { MemoryService } from "./gen/palimpsest/v1/memory_service_pb.js";
+import { OperationService } from "./gen/palimpsest/v1/operation_service_pb.js";
 import { SessionService } from "./gen/palimpsest/v1/session_service_pb.js";
 import { StateService } from "./gen/palimpsest/v1/state_service_pb.js";
+import { TreeService } from "./gen/palimpsest/v1/tree_service_pb.js";
+import type { Files } from "./transfers.js";
 
 /** Seconds to try a service that was never reached. Later a call tries for its whole time. */
 export const REACH_SECONDS = 2.5;
@@ -79,10 +84,7 @@ export function isUnbegun(error: PalimpsestError): boolean {
 
 /** Returns whether a call that may run twice, or a stream, may be begun again. */
 export function mayRepeat(error: PalimpsestError): boolean {
-  const isFull = error instanceof ResourceExhausted && error.retrySeconds !== undefined;
-  // Without a reason it was a server that stopped, or a proxy; with one, the work was cancelled.
-  const brokenOff = error.code === "CANCELLED" && error.reason === "";
-  return isFull || brokenOff || error instanceof Unavailable;
+  return error.retryable;
 }
 
 /** A connection to the service; all sessions of a client share it. */
@@ -91,6 +93,10 @@ export class Connection {
   readonly memories: Stub<typeof MemoryService>;
   readonly answers: Stub<typeof AnswerService>;
   readonly states: Stub<typeof StateService>;
+  readonly trees: Stub<typeof TreeService>;
+  readonly billing: Stub<typeof BillingService>;
+  readonly operations: Stub<typeof OperationService>;
+  readonly administration: Stub<typeof AccessService>;
   readonly #closing = new AbortController();
   /** Whether the service has ever replied. */
   reached = false;
@@ -102,11 +108,17 @@ export class Connection {
     readonly reachSeconds: number,
     /** Whether the transport has streams in both directions. */
     readonly hasProducers: boolean,
+    /** The files of the machine; a browser has none. */
+    readonly files?: Files,
   ) {
     this.sessions = createClient(SessionService, transport);
     this.memories = createClient(MemoryService, transport);
     this.answers = createClient(AnswerService, transport);
     this.states = createClient(StateService, transport);
+    this.trees = createClient(TreeService, transport);
+    this.billing = createClient(BillingService, transport);
+    this.operations = createClient(OperationService, transport);
+    this.administration = createClient(AccessService, transport);
   }
 
   /** Aborted when the connection is closed. */
@@ -191,5 +203,14 @@ export class Connection {
       token = page.nextPageToken;
       if (token === "") return;
     }
+  }
+
+  /** Yields the items of all pages of a list. */
+  async *all<I extends { pageToken?: string }, O extends { nextPageToken: string }, T>(
+    method: Unary<I, O>,
+    request: I,
+    items: (page: O) => T[],
+  ): AsyncGenerator<T> {
+    for await (const page of this.pages(method, request)) yield* items(page);
   }
 }

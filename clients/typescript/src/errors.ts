@@ -2,6 +2,7 @@
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
+import { ErrorReason, type ErrorStatus } from "./gen/palimpsest/v1/errors_pb.js";
 
 /** What an error has besides its message. */
 export interface ErrorParts {
@@ -35,6 +36,13 @@ export class PalimpsestError extends Error {
     this.metadata = parts.metadata ?? {};
     this.fields = parts.fields ?? {};
     this.retrySeconds = parts.retrySeconds;
+  }
+
+  /** Whether the same call may succeed later: the service is unavailable, full, or was stopped. */
+  get retryable(): boolean {
+    // Without a reason it was a server that stopped, or a proxy; with one, the work was cancelled.
+    const isBrokenOff = this.code === "CANCELLED" && this.reason === "";
+    return this.code === "UNAVAILABLE" || isBrokenOff || (this.code === "RESOURCE_EXHAUSTED" && this.retrySeconds !== undefined);
   }
 }
 
@@ -115,6 +123,12 @@ export function fromCall(thrown: unknown, address: string): PalimpsestError {
     fields: Object.fromEntries(violations.map((one) => [one.field, one.description])),
     retrySeconds: delay && Number(delay.seconds) + delay.nanos / 1e9,
   });
+}
+
+/** Returns the error that a call would throw. */
+export function fromStatus(status: ErrorStatus): PalimpsestError {
+  const [kind, code] = KINDS.get(status.code) ?? [PalimpsestError, "UNKNOWN"];
+  return new kind(status.message, { code, reason: status.reason ? (ErrorReason[status.reason] ?? "") : "", metadata: status.metadata });
 }
 
 /** Returns what all layers say of an error. */

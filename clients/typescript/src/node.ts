@@ -7,6 +7,7 @@ import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-no
 import { Client } from "./client.js";
 import { Connection, REACH_SECONDS } from "./connection.js";
 import { invalid } from "./errors.js";
+import { FILES } from "./files.js";
 
 const DEFAULT_PORT = 50051;
 const MAX_SENT_BYTES = 4 * 1024 * 1024;
@@ -54,7 +55,7 @@ export function connect(target?: string, options: ConnectOptions = {}): Client {
     readMaxBytes: MAX_RECEIVED_BYTES,
     writeMaxBytes: MAX_SENT_BYTES,
   });
-  const connection = new Connection(transport, host, options.timeout, options.reachSeconds ?? REACH_SECONDS, true);
+  const connection = new Connection(transport, host, options.timeout, options.reachSeconds ?? REACH_SECONDS, true, FILES);
   return new Client(connection, () => sessionManager.abort());
 }
 

@@ -1,44 +1,21 @@
-/** A session: its log, its memories and its questions. */
+/** A session: remembering and recalling, its memories and its costs, besides its log and its answers. */
 
 import { create } from "@bufbuild/protobuf";
-import { type Answer, answerOf, AnswerStream, type AskOptions, lastOf, Listening, question } from "./answers.js";
-import { APPEND_SECONDS, ASK_SECONDS, Backoff, type Connection, now, sleep } from "./connection.js";
+import { APPEND_SECONDS, Backoff, now, sleep } from "./connection.js";
 import { conversation, cut, type Rememberable } from "./conversations.js";
-import { Aborted, AlreadyExists, invalid, NotFound, PalimpsestError, reworded } from "./errors.js";
-import { type AppendRequest, AppendRequestSchema, DefaultMemory, RecallSection, SearchMode, type Session as SessionMessage } from "./gen/palimpsest/v1/session_service_pb.js";
-import { createMemory, listMemories, Memory, memoryInfo, type MemoryInfo, type MemoryOptions } from "./memory.js";
-import { BATCH_BYTES, BATCH_CHUNKS, Producer, type ProducerOptions, sizeBytes } from "./producer.js";
+import { Aborted, invalid, NotFound, PalimpsestError, reworded } from "./errors.js";
+import { Memory_Status } from "./gen/palimpsest/v1/memories_pb.js";
+import { type AppendRequest, AppendRequestSchema, RecallSection } from "./gen/palimpsest/v1/session_service_pb.js";
+import { createMemory, type CreateOptions, listMemories, memoryInfo, type MemoryInfo, type MemoryOptions, prismSpec } from "./memories.js";
+import { Memory } from "./memory.js";
+import { type GeneratedSchema, Operation } from "./operation.js";
+import { numberOf } from "./plain.js";
+import { BATCH_BYTES, BATCH_CHUNKS, sizeBytes } from "./producer.js";
+import type { Budget, CostReport, Days, Grouping, StoredSize, UsageReport } from "./resource.js";
 import type { Schema } from "./schemas.js";
-import { type Chunk, chunk, type ChunkFilter, chunkMessage, type ChunkLabels, consistency, filterMessage, type Freshness, type NewChunk, type PositionRange, range } from "./values.js";
-
-/** A session and its log. */
-export interface SessionInfo {
-  id: string;
-  /** The position of the newest chunk; 0: the log is empty. */
-  head: number;
-  metadata: Record<string, string>;
-  language: string;
-  /** For an update that must not overwrite another one. */
-  etag: string;
-}
-
-/** How a session is created. */
-export interface SessionOptions {
-  existOk?: boolean | undefined;
-  metadata?: Record<string, string> | undefined;
-  language?: string | undefined;
-  /** Whether the first append makes a memory "default". */
-  defaultMemory?: boolean | undefined;
-  requestId?: string | undefined;
-}
-
-/** What was appended; it is durable. */
-export interface Appended {
-  positions: PositionRange;
-  readToken: string;
-  /** The id under which the same can be appended again without being stored twice. */
-  requestId: string;
-}
+import { SessionAnswers } from "./session-answers.js";
+import { State, type StateSettings, stateSpec, Tree, type TreeSettings, treeSpec } from "./trees.js";
+import { type ChunkFilter, type ChunkLabels, consistency, filterMessage, type Freshness, type PositionRange, range } from "./values.js";
 
 /** What was remembered; it is durable. */
 export interface Remembered {
@@ -72,79 +49,14 @@ export interface RecallOptions extends ChunkFilter, Freshness {
   timeout?: number | undefined;
 }
 
-/** A chunk that a search found. */
-export interface SearchResult {
-  rank: number;
-  score: number;
-  chunk: Chunk;
-}
-
 const MAX_QUERY_CHARACTERS = 16_000;
 const SECTIONS = { memory: RecallSection.MEMORY, chunks: RecallSection.CHUNKS, unread: RecallSection.UNREAD };
-const MODES = { auto: SearchMode.UNSPECIFIED, words: SearchMode.WORDS, vectors: SearchMode.VECTORS, hybrid: SearchMode.HYBRID };
 
-export function sessionInfo(message: SessionMessage): SessionInfo {
-  const { id, metadata, language, etag } = message;
-  return { id, head: Number(message.head), metadata, language, etag };
-}
+/** Seconds that a model has to write a schema. */
+const SCHEMA_SECONDS = 120;
 
 /** A session, by its id. */
-export class Session {
-  constructor(
-    protected readonly connection: Connection,
-    readonly id: string,
-  ) {}
-
-  /** Creates the session. Throws AlreadyExists, unless `existOk`. */
-  async create(options: SessionOptions = {}): Promise<void> {
-    const { existOk = false, metadata = {}, language = "", defaultMemory, requestId = "" } = options;
-    const made = defaultMemory === undefined ? DefaultMemory.UNSPECIFIED : defaultMemory ? DefaultMemory.GENERAL : DefaultMemory.NONE;
-    const request = { session: { id: this.id, metadata, language, defaultMemory: made }, requestId };
-    try {
-      await this.connection.call(this.connection.sessions.createSession, request, { retry: existOk || requestId !== "" });
-    } catch (error) {
-      if (!existOk || !(error instanceof AlreadyExists) || error.reason !== "SESSION_EXISTS") throw error;
-      if (language && (await this.info()).language !== language) {
-        throw reworded(error, `session ${JSON.stringify(this.id)} is there already in another language: leave the language out, or choose another id`);
-      }
-    }
-  }
-
-  async info(): Promise<SessionInfo> {
-    return sessionInfo(await this.connection.call(this.connection.sessions.getSession, { session: this.id }));
-  }
-
-  /** Replaces the metadata; with an `etag`, only if the session has not been updated since. */
-  async update(options: { metadata: Record<string, string>; etag?: string; requestId?: string }): Promise<SessionInfo> {
-    const { metadata, etag = "", requestId = "" } = options;
-    const request = { session: { id: this.id, metadata, etag }, updateMask: { paths: ["metadata"] }, requestId };
-    return sessionInfo(await this.connection.call(this.connection.sessions.updateSession, request, { retry: !etag || requestId !== "" }));
-  }
-
-  /** Deletes the session with its log, memories and answers; it cannot be restored. */
-  async delete(options: { missingOk?: boolean; reason?: string; requestId?: string } = {}): Promise<void> {
-    const { missingOk = false, reason = "", requestId = "" } = options;
-    const request = { session: this.id, allowMissing: missingOk, reason, requestId };
-    await this.connection.call(this.connection.sessions.deleteSession, request, { retry: missingOk || requestId !== "" });
-  }
-
-  /** Appends up to 256 chunks together, or none of them; they are durable when it returns. */
-  async append(
-    chunks: readonly (NewChunk | string)[],
-    options: { expectedHead?: number; requestId?: string; timeout?: number } = {},
-  ): Promise<Appended> {
-    const { expectedHead, timeout, requestId = crypto.randomUUID() } = options;
-    if (chunks.length === 0) throw invalid("there is nothing to append");
-    const request = create(AppendRequestSchema, {
-      session: this.id,
-      requestId,
-      chunks: chunks.map((one, at) => chunkMessage(typeof one === "string" ? { text: one } : one, `item ${at + 1}`)),
-      ...(expectedHead === undefined ? {} : { expectedHead: BigInt(expectedHead) }),
-    });
-    const done = await this.#append(request, timeout);
-    return { positions: range(done.positions) ?? { first: 0, last: 0 }, readToken: done.readToken, requestId };
-  }
-
+export class Session extends SessionAnswers {
   /**
    * Stores a text, a message or a list of messages; creates the session if it is missing.
    *
@@ -217,33 +129,9 @@ export class Session {
     }
   }
 
-  /** Yields the log, in order. */
-  async *chunks(filter: ChunkFilter = {}): AsyncGenerator<Chunk> {
-    const request = { session: this.id, filter: filterMessage(filter), pageSize: 1000 };
-    for await (const page of this.connection.pages(this.connection.sessions.listChunks, request)) yield* page.chunks.map(chunk);
-  }
-
-  /** Finds the chunks that match a query best: words, not an expression. */
-  async search(
-    query: string,
-    options: ChunkFilter & Freshness & { limit?: number; mode?: keyof typeof MODES; timeout?: number } = {},
-  ): Promise<{ results: SearchResult[]; mode: string }> {
-    const { limit = 0, mode = "auto", after, fullyApplied, timeout, ...filter } = options;
-    const fresh = consistency({ after, fullyApplied });
-    const request = { session: this.id, query, limit, mode: MODES[mode], filter: filterMessage(filter), ...(fresh && { consistency: fresh }) };
-    const found = await this.connection.call(this.connection.sessions.searchChunks, request, { timeout });
-    const results = found.results.flatMap((one) => (one.chunk ? [{ rank: one.rank, score: one.score, chunk: chunk(one.chunk) }] : []));
-    return { results, mode: SearchMode[found.mode]?.toLowerCase() ?? "unknown" };
-  }
-
-  /** Opens a producer, for long streams from one process. `producerId` is its lasting name. */
-  async producer(producerId: string, options: ProducerOptions = {}): Promise<Producer> {
-    return Producer.open(this.connection, this.id, producerId, options);
-  }
-
   /** Creates a PRISM memory of a schema; it catches up from position 1 in the background. */
   async createMemory<T = unknown>(id: string, schema: Schema<T>, options: MemoryOptions = {}): Promise<Memory<T>> {
-    await createMemory(this.connection, this.id, id, schema, options);
+    await createMemory(this.connection, { session: this.id, id }, "prism", prismSpec(id, schema, options), options);
     return this.memory(id, schema);
   }
 
@@ -252,58 +140,89 @@ export class Session {
     return new Memory<T>(this.connection, this, id, schema);
   }
 
-  async memories(): Promise<MemoryInfo[]> {
-    return (await listMemories(this.connection, this.id)).map(memoryInfo);
+  /** Creates a summary tree; it grows over the log from position 1 on. */
+  async createTree(id: string, { existOk, requestId, ...settings }: TreeSettings & CreateOptions = {}): Promise<Tree> {
+    await createMemory(this.connection, { session: this.id, id }, "tree", treeSpec(settings), { existOk, requestId });
+    return this.tree(id);
   }
 
-  /** Asks the session; returns the answer with its citations. */
-  async ask(query: string, options: AskOptions = {}): Promise<Answer> {
-    return lastOf(this.#listening(options.timeout).ask(question(this.id, query, options, false)));
+  /** Returns a tree by its id; nothing is sent. */
+  tree(id: string): Tree {
+    return new Tree(this.connection, this, id);
   }
 
-  /** Asks; iterate over the text as it is written, then read `answer`. */
-  streamAsk(query: string, options: AskOptions = {}): AnswerStream {
-    const leaving = new AbortController();
-    const listening = this.#listening(options.timeout, leaving.signal);
-    return new AnswerStream(listening.ask(question(this.id, query, options, true)), leaving);
+  /** Creates a state memory; it compresses the log from position 1 on. */
+  async createState(id: string, { existOk, requestId, ...settings }: StateSettings & CreateOptions = {}): Promise<State> {
+    await createMemory(this.connection, { session: this.id, id }, "state", stateSpec(settings), { existOk, requestId });
+    return this.state(id);
   }
 
-  /** Waits for an answer; an abandoned one continues from its last model call. */
-  async resumeAnswer(answerId: string, options: { afterEvent?: number; afterText?: number; timeout?: number } = {}): Promise<Answer> {
-    const { afterEvent = 0, afterText = 0, timeout } = options;
-    return lastOf(this.#listening(timeout).resume(answerId, afterEvent, afterText));
+  /** Returns a state memory by its id; nothing is sent. */
+  state(id: string): State {
+    return new State(this.connection, this, id);
   }
 
-  /** Returns a stored answer. */
-  async answer(answerId: string): Promise<Answer> {
-    return answerOf(await this.connection.call(this.connection.answers.getAnswer, { session: this.id, answer: answerId }));
+  /** Returns the session's memories by id, of one status if given. */
+  async memories(options: { status?: Exclude<MemoryInfo["status"], "unknown"> } = {}): Promise<MemoryInfo[]> {
+    return (await listMemories(this.connection, this.id, numberOf(Memory_Status, "status", options.status))).map(memoryInfo);
   }
 
-  /** Cancels an answer that is not done. */
-  async cancelAnswer(answerId: string): Promise<Answer> {
-    return answerOf(await this.connection.call(this.connection.answers.cancelAnswer, { session: this.id, answer: answerId }));
+  /** Ends the wait for more chunks of all memories; read with the token to see them applied. */
+  async flush(options: { requestId?: string } = {}): Promise<{ readToken: string; head: number }> {
+    const { readToken, head } = await this.connection.call(this.connection.memories.flushMemory, { session: this.id, requestId: options.requestId ?? "" });
+    return { readToken, head: Number(head) };
   }
 
-  #listening(timeout: number | undefined, signal?: AbortSignal): Listening {
-    return new Listening(this.connection, this.id, this.connection.seconds(timeout, ASK_SECONDS), signal);
+  /**
+   * Generates a schema for texts of a domain and questions like the example; waits for at most `timeout`
+   * seconds (120). Throws FailedPrecondition (SCHEMA_NOT_GENERATED). A late schema is still stored: the
+   * error's metadata names the operation, for `client.operation`.
+   */
+  async generateSchema(domain: string, exampleQuery: string, options: { model?: string; requestId?: string; timeout?: number } = {}): Promise<GeneratedSchema> {
+    const operation = await this.requestSchema(domain, exampleQuery, options);
+    return operation.wait({ timeout: this.connection.seconds(options.timeout, SCHEMA_SECONDS) });
   }
 
-  #append(request: AppendRequest, timeout: number | undefined) {
-    return this.connection.call(this.connection.sessions.append, request, { timeout, byDefault: APPEND_SECONDS });
+  /** As `generateSchema`, but returns the operation at once. */
+  async requestSchema(domain: string, exampleQuery: string, options: { model?: string; requestId?: string } = {}): Promise<Operation<GeneratedSchema>> {
+    // In any case with an id, so that it may be tried again at no further cost.
+    const { model = "", requestId = crypto.randomUUID() } = options;
+    const request = { session: this.id, domain, exampleQuery, model, requestId };
+    return new Operation(this.connection, await this.connection.call(this.connection.memories.generateSchema, request));
+  }
+
+  /** Yields the budgets of the session, then those of its memories. */
+  budgets(): AsyncGenerator<Budget> {
+    return this.listBudgets();
+  }
+
+  /** Returns the usage of the session's model calls, in lines by purpose and model unless `groupBy` says otherwise. */
+  async usage(options: Days & { groupBy?: Grouping[] } = {}): Promise<UsageReport> {
+    return this.readUsage("", options.groupBy ?? ["purpose"], options);
+  }
+
+  /** Returns how much is stored of the session by kind, without indexes. */
+  async storage(): Promise<StoredSize[]> {
+    return this.readStorage();
+  }
+
+  /** Explains the cost of the session. */
+  async costReport(options: Days & { systemTokens?: number } = {}): Promise<CostReport> {
+    return this.readCosts("", options);
   }
 
   /** Appends; creates the session if it is missing, and waits while a deleted one is being removed. */
   async #appendOrCreate(request: AppendRequest, until: number) {
     const left = () => Math.max(until - now(), 0.001);
     try {
-      return await this.#append(request, left());
+      return await this.appendRequest(request, left());
     } catch (error) {
       if (!(error instanceof NotFound) || error.reason !== "SESSION_NOT_FOUND") throw error;
     }
     for (const backoff = new Backoff(0.1); ; ) {
       try {
         await this.create({ existOk: true });
-        return await this.#append(request, left());
+        return await this.appendRequest(request, left());
       } catch (error) {
         if (!(error instanceof Aborted) || error.reason !== "BEING_DELETED") throw error;
         const pause = backoff.pauseSeconds(error);

@@ -3,8 +3,9 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { timestampDate, timestampFromDate, type Timestamp } from "@bufbuild/protobuf/wkt";
 import { invalid } from "./errors.js";
-import { type Chunk as ChunkMessage, ChunkFilterSchema, ChunkSchema, SourceTrust } from "./gen/palimpsest/v1/chunks_pb.js";
-import type { PositionRange as RangeMessage } from "./gen/palimpsest/v1/common_pb.js";
+import { type Chunk as ChunkMessage, ChunkFilterSchema, ChunkSchema, type Redaction as RedactionMessage, RedactionSchema, SourceTrust } from "./gen/palimpsest/v1/chunks_pb.js";
+import type { PositionRange as RangeMessage, ReadPoint as ReadPointMessage, Retention as RetentionMessage } from "./gen/palimpsest/v1/common_pb.js";
+import { plain, type Plain } from "./plain.js";
 
 /** Any value that JSON has. */
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -14,6 +15,23 @@ export interface PositionRange {
   first: number;
   last: number;
 }
+
+/** What a read returned: no read is silently stale. */
+export interface ReadPoint {
+  /** The revision of the memory; 0 where the log was read. */
+  revision: number;
+  /** All chunks up to this position were applied. */
+  appliedPosition: number;
+  /** For `after` of a later read, which then is at least as fresh. */
+  readToken: string;
+}
+
+/**
+ * How many days data is kept: the session after its last use or its creation, the content of chunks that
+ * all memories have read, texts of model calls, answers, their trajectories, revisions. Undefined: as the
+ * tenant's policy says. 0: for ever.
+ */
+export type Retention = { [Name in Exclude<keyof RetentionMessage, "$typeName" | "$unknown">]?: number | undefined };
 
 /** What a chunk of any kind may have besides its content. */
 export interface ChunkLabels {
@@ -45,6 +63,9 @@ export interface Step {
 /** A chunk to append: a text, a message, or a step of an agent. */
 export type NewChunk = ChunkLabels & ({ text: string } | { message: Turn } | { agentStep: Step });
 
+/** A removal of the content of chunks. */
+export type Redaction = Plain<RedactionMessage>;
+
 /** A chunk of a log. */
 export interface Chunk extends ChunkLabels {
   position: number;
@@ -64,6 +85,8 @@ export interface Chunk extends ChunkLabels {
   createdAt: Date | undefined;
   /** Whether its content was removed. */
   isRedacted: boolean;
+  /** Why, and by whom; undefined: it has its content. */
+  redaction: Redaction | undefined;
   /** How much its source is trusted now. */
   trust: "trusted" | "unverified" | "blocked" | "unknown";
 }
@@ -107,6 +130,15 @@ export function timestamp(name: string, value: Date | string | undefined): Times
 
 export function range(message: RangeMessage | undefined): PositionRange | undefined {
   return message && { first: Number(message.first), last: Number(message.last) };
+}
+
+export function readPoint(message: ReadPointMessage | undefined): ReadPoint {
+  return { revision: Number(message?.revision ?? 0), appliedPosition: Number(message?.appliedPosition ?? 0), readToken: message?.readToken ?? "" };
+}
+
+export function retention(message: RetentionMessage | undefined): Retention {
+  const { idleSessionDays, sessionDays, chunkDays, callDays, answerDays, trajectoryDays, historyDays } = message ?? {};
+  return { idleSessionDays, sessionDays, chunkDays, callDays, answerDays, trajectoryDays, historyDays };
 }
 
 /** Returns the message of a new chunk. Throws InvalidArgument for what no service accepts. */
@@ -166,13 +198,15 @@ export function chunk(message: ChunkMessage): Chunk {
     producerSequence: Number(message.producerSequence),
     createdAt: message.createdAt && timestampDate(message.createdAt),
     isRedacted: message.redaction !== undefined,
+    redaction: message.redaction && plain(RedactionSchema, message.redaction),
     trust: trustOf(message.trust),
   };
 }
 
 function trustOf(trust: SourceTrust): Chunk["trust"] {
-  const names = { [SourceTrust.TRUSTED]: "trusted", [SourceTrust.UNVERIFIED]: "unverified", [SourceTrust.BLOCKED]: "blocked" };
-  return (names as Record<number, Chunk["trust"]>)[trust] ?? "unknown";
+  // What is trusted, which nearly all is, has no field.
+  if (trust === SourceTrust.UNSPECIFIED) return "trusted";
+  return (SourceTrust[trust]?.toLowerCase() ?? "unknown") as Chunk["trust"];
 }
 
 export function filterMessage(given: ChunkFilter): MessageInitShape<typeof ChunkFilterSchema> {
