@@ -1,5 +1,6 @@
 """LangChain, OpenAI's Agents SDK, Pydantic AI and LlamaIndex, with scripted models."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -80,6 +81,19 @@ async def test_an_agent_of_openai_goes_on_in_another_process(client: Client, nam
     assert (steps[0].action, steps[1].observation) == ('look_up({"word": "pecan"})', "pecan: a nut")
 
 
+async def test_programs_at_once_add_whole_items(client: Client, name: str) -> None:
+    # Each takes several chunks, and has what JSON may have and UTF-8 may not.
+    items: list[Any] = [
+        {"role": "user", "content": f"{number}\ud800\0 " + os.urandom(20_000).hex()}
+        for number in range(4)
+    ]
+    sessions = [PalimpsestSession("chat-1", client.session(name)) for _ in items]
+    adding = [one.add_items([item]) for one, item in zip(sessions, items, strict=True)]
+    await asyncio.gather(*adding)
+    found: list[Any] = await sessions[0].get_items()
+    assert sorted(found, key=lambda one: one["content"]) == items
+
+
 async def test_items_of_a_session_are_counted_popped_and_cleared(client: Client, name: str) -> None:
     session = PalimpsestSession("chat-1", client.session(name))
     other = PalimpsestSession("chat-2", client.session(name))
@@ -101,7 +115,7 @@ async def test_items_of_a_session_are_counted_popped_and_cleared(client: Client,
 
 def test_a_chain_of_langchain_has_its_history(client: Client, name: str) -> None:
     call = {"name": "look_up", "args": {"word": "pecan"}, "id": "c1", "type": "tool_call"}
-    replies = [AIMessage("", tool_calls=[call]), AIMessage("Noted, Ann.")]
+    replies = [AIMessage("I look.", tool_calls=[call]), AIMessage("Noted, Ann.")]
     chain: Any = RunnableWithMessageHistory(
         FakeMessagesListChatModel(responses=replies),
         lambda session_id: PalimpsestChatMessageHistory(client.session(name), session_id),
@@ -112,6 +126,8 @@ def test_a_chain_of_langchain_has_its_history(client: Client, name: str) -> None
     history = PalimpsestChatMessageHistory(client.session(name), "t1")
     assert [one.type for one in history.messages] == ["human", "ai", "tool", "ai"]
     assert history.messages[1].tool_calls == [call]
+    step = next(one for one in client.session(name).chunks() if one.action)
+    assert (step.thought, step.action) == ("I look.", "look_up({'word': 'pecan'})")
     assert PalimpsestChatMessageHistory(client.session(name), "t2").messages == []
     assert "I am Ann." in str(client.session(name).recall("Ann"))
     history.clear()

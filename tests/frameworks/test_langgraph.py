@@ -148,6 +148,7 @@ def test_items_are_put_found_and_removed(client: Client, name: str) -> None:
     assert again.created_at < again.updated_at
     found = store.search(("users",), query="Who plays the viola?", limit=2)
     assert (found[0].key, found[0].score is not None) == ('it\'s "odd" \\ é', True)
+    store.put(("users", "ben", "facts"), "light", {"text": "nothing"})
     heavy = store.search(("users",), filter={"weight": {"$gte": 2}})
     assert sorted(one.value["weight"] for one in heavy) == [2, 4]
     assert store.list_namespaces(prefix=("users",), max_depth=2) == [

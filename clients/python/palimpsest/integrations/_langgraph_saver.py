@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint import base
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -18,17 +19,25 @@ from langgraph.checkpoint.base import (
     SerializerProtocol,
     get_checkpoint_id,
     get_checkpoint_metadata,
-    writes_sort_key,
 )
 
 from palimpsest._values_log import Retention
-from palimpsest.integrations._records import VALUE_CHARACTERS, Record, Records, key
+from palimpsest.integrations._packing import VALUE_CHARACTERS
+from palimpsest.integrations._records import Record, Records, key
 from palimpsest.sync import Client
 
 #: Bytes of a session's id.
 _ID_BYTES = 256
 #: The key of a session's metadata with the id of the thread.
 _THREAD = "langgraph_thread"
+
+
+def _in_order(path: str, task: str, index: int) -> tuple[str, str, int]:
+    """Returns the key by which LangGraph applies writes, for releases that do not export it."""
+    return path, task, index
+
+
+_writes_sort_key = getattr(base, "writes_sort_key", _in_order)
 
 
 class PalimpsestSaver(BaseCheckpointSaver[int]):
@@ -329,7 +338,7 @@ class _Log:
         """Returns a checkpoint with its values and writes."""
         body = self.checkpoints[namespace, checkpoint_id]
         there = self._writes.get(key("checkpoint", namespace, checkpoint_id), {})
-        order = sorted(there, key=lambda one: writes_sort_key(there[one]["path"], *one))
+        order = sorted(there, key=lambda one: _writes_sort_key(there[one]["path"], *one))
         writes = [(there[one]["task"], there[one]["channel"], there[one]["value"]) for one in order]
         parent = body["parent"]
         return CheckpointTuple(

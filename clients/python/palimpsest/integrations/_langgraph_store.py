@@ -49,10 +49,11 @@ MAX_FOUND = 100
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "$eq": lambda value, other: bool(value == other),
     "$ne": lambda value, other: bool(value != other),
-    "$gt": lambda value, other: float(value) > float(other),
-    "$gte": lambda value, other: float(value) >= float(other),
-    "$lt": lambda value, other: float(value) < float(other),
-    "$lte": lambda value, other: float(value) <= float(other),
+    # What an item does not have is neither more nor less, as in LangGraph's PostgreSQL store.
+    "$gt": lambda value, other: value is not None and float(value) > float(other),
+    "$gte": lambda value, other: value is not None and float(value) >= float(other),
+    "$lt": lambda value, other: value is not None and float(value) < float(other),
+    "$lte": lambda value, other: value is not None and float(value) <= float(other),
 }
 
 
@@ -86,13 +87,16 @@ class PalimpsestStore(BaseStore):
         """Runs operations: reads see the items before the puts of the same batch."""
         given = list(ops)
         results: list[Result] = []
+        read: dict[tuple[str, ...], dict[str, Item]] = {}
         puts: dict[tuple[str, ...], dict[str, PutOp]] = {}
         for op in given:
             if isinstance(op, PutOp):
                 puts.setdefault(op.namespace, {})[op.key] = op
                 results.append(None)
             elif isinstance(op, GetOp):
-                results.append(self._items(op.namespace).get(op.key))
+                if op.namespace not in read:
+                    read[op.namespace] = self._items(op.namespace)
+                results.append(read[op.namespace].get(op.key))
             elif isinstance(op, SearchOp):
                 results.append(self._search(op))
             elif isinstance(op, ListNamespacesOp):

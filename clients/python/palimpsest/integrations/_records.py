@@ -5,27 +5,20 @@ are in the chunks' metadata, which is neither indexed nor shown to a model; the 
 says in words what it is. Sessions of records have no memory, so that nothing reads them.
 """
 
-import base64
 import hashlib
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from palimpsest._errors import NotFound
 from palimpsest._values_log import Chunk, Retention
+from palimpsest.integrations._packing import APPEND_CHUNKS, Packing
 from palimpsest.sync import Client, Session
 
-#: Characters of a value of a chunk's metadata, and how many values have bytes.
-VALUE_CHARACTERS = 1024
-VALUES = 9
-CHUNK_CHARACTERS = VALUE_CHARACTERS * VALUES
-#: Chunks of one append, so that they fit a message of the service.
-APPEND_CHUNKS = 128
+#: Head and bytes of a record fit a chunk's metadata together.
+_PACKING = Packing(mark="record", values=9, max_bytes=64 * 1024 * 1024)
 #: Threads of one read.
 READ_THREADS = 64
-#: Bytes of a record, compressed and decompressed.
-MAX_BYTES = 64 * 1024 * 1024
 #: Ranges of one removal.
 FORGET_RANGES = 1000
 
@@ -117,63 +110,30 @@ class Records:
 
     def _whole(self, threads: Collection[str] = ()) -> list[Record]:
         """Returns the records of which all chunks are there."""
-        parts: dict[str, list[Chunk]] = {}
         try:
-            for chunk in self._session.chunks(threads=threads):
-                if not chunk.redaction and "record" in chunk.metadata:
-                    parts.setdefault(chunk.metadata["record"], []).append(chunk)
+            found = list(_PACKING.whole(self._session.chunks(threads=threads)))
         except NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise
-        records = [_record(chunks) for chunks in parts.values()]
-        return [record for record in records if record is not None]
+            return []
+        return [_record(data, chunks) for data, chunks in found]
 
 
 def _chunks(record: Record) -> Iterator[Chunk]:
-    packed = zlib.compress(record.data)
-    if max(len(packed), len(record.data)) > MAX_BYTES:
-        raise ValueError(f"{record.text} has more than {MAX_BYTES} bytes")
-    text = base64.b64encode(packed).decode()
-    pieces = [text[at : at + CHUNK_CHARACTERS] for at in range(0, len(text), CHUNK_CHARACTERS)]
-    name = uuid4().hex
-    for number, piece in enumerate(pieces):
-        values = range(0, len(piece), VALUE_CHARACTERS)
+    for marks in _PACKING.pieces(record.data, record.text):
         yield Chunk(
-            kind="text",
-            text=record.text,
-            thread=record.key,
-            metadata={
-                **record.head,
-                "record": name,
-                "part": str(number),
-                "parts": str(len(pieces)),
-                **{f"v{i}": piece[at : at + VALUE_CHARACTERS] for i, at in enumerate(values)},
-            },
+            kind="text", text=record.text, thread=record.key, metadata={**record.head, **marks}
         )
 
 
-def _record(chunks: Sequence[Chunk]) -> Record | None:
-    """Returns the record of its chunks; None when some are missing."""
-    by_part = {int(chunk.metadata["part"]): chunk for chunk in chunks}
-    first = by_part.get(0)
-    if first is None or len(by_part) != int(first.metadata["parts"]):
-        return None
-    text = "".join(
-        by_part[part].metadata.get(f"v{number}", "")
-        for part in range(len(by_part))
-        for number in range(VALUES)
-    )
-    reader = zlib.decompressobj()
-    data = reader.decompress(base64.b64decode(text, validate=True), MAX_BYTES)
-    if not reader.eof:
-        raise ValueError(f"the record at position {first.position} is damaged or too large")
-    known = {"record", "part", "parts", *(f"v{number}" for number in range(VALUES))}
+def _record(data: bytes, chunks: Sequence[Chunk]) -> Record:
+    first = chunks[0]
     return Record(
         key=first.thread,
         text=first.text,
-        head={name: value for name, value in first.metadata.items() if name not in known},
+        head={name: one for name, one in first.metadata.items() if name not in _PACKING.keys},
         data=data,
-        positions=tuple(by_part[part].position for part in range(len(by_part))),
+        positions=tuple(chunk.position for chunk in chunks),
     )
 
 

@@ -52,7 +52,7 @@ def _said(message: BaseMessage) -> Said:
     text = str(message.text)
     if isinstance(message, ToolMessage):
         return Said(role="tool", observation=text or "(nothing)")
-    if isinstance(message, AIMessage) and message.tool_calls and not text:
+    if isinstance(message, AIMessage) and message.tool_calls:
         calls = "; ".join(f"{one['name']}({one['args']})" for one in message.tool_calls)
-        return Said(role="assistant", action=calls)
+        return Said(role="assistant", text=text, action=calls)
     return Said(role=_ROLES.get(message.type, message.type), text=text)
