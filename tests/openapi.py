@@ -73,8 +73,28 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "key_id": {"pattern": "^([a-z2-7]{16})?$"},
     "day": {"pattern": "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$"},
 }
+#: A request of the methods that most programs begin with.
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "CreateSession": {"session": {"id": "alice"}},
+    "GetSession": {"session": "alice"},
+    "ListSessions": {"pageSize": 20},
+    "Append": {
+        "session": "alice",
+        "requestId": "turn-1",
+        "chunks": [
+            {"message": {"role": "user", "text": "I eat no nuts."}, "thread": "conversation-7"}
+        ],
+    },
+    "ListChunks": {"session": "alice", "pageSize": 20},
+    "Recall": {"session": "alice", "query": "What may she eat?", "maxTokens": 800},
+    "SearchChunks": {"session": "alice", "query": "nuts"},
+    "GetMemory": {"session": "alice", "memory": "default"},
+    "WatchMemory": {"session": "alice", "memory": "default", "afterRevision": "0"},
+    "Ask": {"session": "alice", "query": "What does Alice not eat?"},
+}
 ERROR = {
     "type": "object",
+    "examples": [{"code": "not_found", "message": "there is no session 'bob'"}],
     "description": "Why a call failed, as the Connect protocol has it. `details` has at least a"
     " google.rpc.ErrorInfo, whose `reason` is one of ErrorReason; `debug` is its content in JSON.",
     "required": ["code", "message"],
@@ -111,6 +131,12 @@ class Document:
                 if path not in GRPC_ONLY and not method.GetOptions().deprecated:
                     yield path, self._operations(method)
 
+    def tags(self) -> Iterator[dict[str, str]]:
+        """Yields the services, by which tools group the operations."""
+        for _, service in REGISTER.values():
+            comment = self._comments.get(service.full_name, "")
+            yield {"name": service.name, "description": comment}
+
     def _operations(self, method: Any) -> dict[str, Any]:
         comment = self._comments.get(method.full_name, "")
         about: dict[str, Any] = {
@@ -122,7 +148,8 @@ class Document:
         scope = rules_pb2.Scope.Name(method.GetOptions().Extensions[rules_pb2.required_scope])
         about["security"] = [{"key": [scope.removeprefix("SCOPE_").lower()]}]
         request = self._reference(method.input_type)
-        content = {"application/json": {"schema": request}}
+        usual = {"example": EXAMPLES[method.name]} if method.name in EXAMPLES else {}
+        content = {"application/json": {"schema": request, **usual}}
         if method.client_streaming:
             content = {"application/connect+json": {"schema": request}}
         body = {"required": True, "content": content}
@@ -130,7 +157,7 @@ class Document:
         safe = method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
         if safe:
             message = {"name": "message", "in": "query", "required": True}
-            message |= {"content": {"application/json": {"schema": request}}}
+            message |= {"content": content}
             found["get"] = {"operationId": f"{method.name}ByGet", **about, "parameters": [message]}
         return found
 
@@ -330,6 +357,7 @@ def generated() -> str:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
+        "tags": list(made.tags()),
         "paths": paths,
         "components": {
             "schemas": dict(sorted(made.schemas.items())),
