@@ -36,6 +36,7 @@ _OPENAPI_FILE = Path(__file__).with_name("openapi.json")
 #: For how long a browser remembers the answer.
 _CORS_SECONDS = 7200
 
+_JSON = [("content-type", "application/json"), ("x-content-type-options", "nosniff")]
 _SINGLE = {f"application/{codec}": codec for codec in Codec}
 _ENVELOPES = {f"application/connect+{codec}": codec for codec in Codec}
 
@@ -74,7 +75,7 @@ def for_browsers(application: "Application", origins: Collection[str]) -> Any:
         allow_methods=["GET", "POST"],
         allow_headers=[
             *("authorization", "content-type", "connect-protocol-version", "connect-timeout-ms"),
-            *("traceparent", "tracestate"),
+            *("content-encoding", "last-event-id", "traceparent", "tracestate"),
             *("mcp-protocol-version", "mcp-method", "mcp-name"),
         ],
         expose_headers=["retry-after", "www-authenticate"],
@@ -126,9 +127,10 @@ class Application:
         headers = wire.decoded_headers(scope["headers"])
         given = dict(headers)
         try:
+            _check_framing(given)
             self._check_origin(given, scope)
             if scope["path"] == OPENAPI_PATH and scope["method"] in ("GET", "HEAD"):
-                await _respond(send, 200, _openapi(), [("content-type", "application/json")])
+                await _describe(send, given)
                 return
             if self._tools is not None and f"{scope['path']}/".startswith(f"{TOOLS_PATH}/"):
                 await self._tools(scope, receive, send)
@@ -137,7 +139,8 @@ class Application:
             format = _format(method, scope, given)
         except _Refusal as refused:
             content = wire.dumped({"code": _code(refused.status), "message": refused.message})
-            said = [("content-type", "application/json"), *refused.headers]
+            # Caches keep some of these statuses where nothing forbids it.
+            said = [*_JSON, ("cache-control", "no-store"), *refused.headers]
             await _respond(send, refused.status, content, said)
             return
         call = HttpCall(
@@ -286,12 +289,38 @@ def _is_here(host: str) -> bool:
 
 def _code(status: int) -> str:
     """Returns the protocol's code for a status that no method has caused."""
-    return {403: "permission_denied", 405: "unknown", 415: "unknown"}.get(status, "unimplemented")
+    return {400: "invalid_argument", 403: "permission_denied", 405: "unknown", 415: "unknown"}.get(
+        status, "unimplemented"
+    )
+
+
+def _check_framing(given: Mapping[str, str]) -> None:
+    """Raises _Refusal for a body with two lengths: a proxy may read the other (RFC 9112, 6.1)."""
+    if "transfer-encoding" in given and "content-length" in given:
+        raise _Refusal(
+            status=400,
+            message="send either content-length or transfer-encoding, not both",
+            headers=[("connection", "close")],
+        )
+
+
+async def _describe(send: Send, given: Mapping[str, str]) -> None:
+    """Sends the description of the API, which is the same for all."""
+    headers = [*_JSON, ("vary", "accept-encoding"), ("cache-control", "public, max-age=300")]
+    content = _openapi()
+    if wire.accepts_gzip(given.get("accept-encoding", "")):
+        content, headers = _openapi_as_gzip(), [*headers, ("content-encoding", "gzip")]
+    await _respond(send, 200, content, headers)
 
 
 @cache
 def _openapi() -> bytes:
     return _OPENAPI_FILE.read_bytes()
+
+
+@cache
+def _openapi_as_gzip() -> bytes:
+    return wire.deflate(_openapi())
 
 
 async def _respond(

@@ -24,6 +24,8 @@ _BESIDE_BYTES = 64 * 1024
 #: Event streams say so often that they are alive; proxies end what is silent for a minute.
 KEEP_ALIVE_SECONDS = 15.0
 _KEEP_ALIVE = b": keep-alive\n\n"
+#: The field of responses after which a stream goes on, and of the request that does so.
+_RESUME_FIELD = "resume_token"
 
 
 class Aborted(aio.AbortError):
@@ -181,7 +183,11 @@ class HttpCall:
             (key.encode("latin-1"), value.encode("latin-1"))
             for key, value in (*headers, *self._leading)
         ]
-        encoded += [(b"cache-control", b"no-store"), (b"date", formatdate(usegmt=True).encode())]
+        encoded += [
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"date", formatdate(usegmt=True).encode()),
+        ]
         await self._sent({"type": "http.response.start", "status": status, "headers": encoded})
 
     async def _body(self, content: bytes, *, more: bool) -> None:
@@ -213,9 +219,17 @@ class HttpCall:
     async def read(self) -> Any:
         """Returns the next message, or `aio.EOF`. Raises InvalidInput, Aborted, ClientGone."""
         try:
-            return await self._next()
+            return self._resumed(await self._next())
         except wire.Unacceptable as error:
             await self.abort(error.code, str(error))
+
+    def _resumed(self, message: Any) -> Any:
+        """Lets a request go on after the last event that a browser has got (`EventSource`)."""
+        last = self.header("last-event-id")
+        is_request = self._format.framing is Framing.EVENTS and isinstance(message, Message)
+        if last and is_request and _RESUME_FIELD in message.DESCRIPTOR.fields_by_name:
+            setattr(message, _RESUME_FIELD, last)
+        return message
 
     async def _next(self) -> Any:
         if not self._streams_in and self._is_read:
@@ -303,7 +317,7 @@ class HttpCall:
             if not self._has_begun:
                 await self._begin(200, self._stream_headers())
             if self._format.framing is Framing.EVENTS:
-                content = wire.event(content)
+                content = wire.event(content, id=getattr(message, _RESUME_FIELD, ""))
             else:
                 content = wire.enveloped(content)
             await self._body(content, more=True)

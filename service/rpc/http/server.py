@@ -82,6 +82,7 @@ class _Protocol(H11Protocol):
                 headers=[
                     ("content-type", "application/json"),
                     ("content-length", str(len(content))),
+                    ("cache-control", "no-store"),
                     ("connection", "close"),
                 ],
             ),

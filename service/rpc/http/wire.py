@@ -284,9 +284,10 @@ def dumped(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode()
 
 
-def event(content: bytes, name: str = "") -> bytes:
-    """Returns a server-sent event; JSON has no line breaks."""
+def event(content: bytes, name: str = "", id: str = "") -> bytes:
+    """Returns a server-sent event; JSON has no line breaks, and neither has an id."""
     first = f"event: {name}\n".encode() if name else b""
+    first += f"id: {id}\n".encode() if id else b""
     return first + b"data: " + content + b"\n\n"
 
 

@@ -312,7 +312,7 @@ async def test_web_pages_need_to_be_listed(url: str, served: Served) -> None:
     async with serving_both(url, **listed) as (_, at), over_http(at) as http:
         asks = {
             "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization",
+            "access-control-request-headers": "authorization, content-encoding, last-event-id",
         }
         for origin, status in (("https://app.example.org", 200), ("https://evil.example", 400)):
             allowed = await http.options(
@@ -334,6 +334,89 @@ async def test_the_openapi_document_is_served(served: Served) -> None:
     found = await served.http.get("/openapi.json")
     assert found.json()["openapi"] == "3.1.0"
     assert f"{SESSIONS}/Recall" in found.json()["paths"]
+    assert found.headers["content-encoding"] == "gzip"
+    whole = await served.http.get("/openapi.json", headers={"accept-encoding": "identity"})
+    assert whole.content == found.content
+    assert "accept-encoding" in whole.headers["vary"]
+    assert "content-encoding" not in whole.headers
+    head = await served.http.head("/openapi.json", headers={"accept-encoding": "identity"})
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", f"{SESSIONS}/Nothing", 404),
+        ("HEAD", f"{SESSIONS}/GetSession", 405),
+        ("OPTIONS", f"{SESSIONS}/GetSession", 405),
+        ("PUT", f"{SESSIONS}/Append", 405),
+        ("DELETE", "/openapi.json", 404),
+        ("POST", f"{SESSIONS}/GetSession", 415),
+        ("GET", f"{SESSIONS}/GetSession", 400),
+    ],
+)
+async def test_no_refusal_is_kept_by_caches(
+    served: Served, method: str, path: str, status: int
+) -> None:
+    refused = await served.http.request(method, path)
+    assert refused.status_code == status
+    assert refused.headers["cache-control"] == "no-store"
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    assert refused.headers["content-type"] == "application/json"
+    if method != "HEAD":
+        assert refused.json().keys() >= {"code", "message"}
+    if status == 405:
+        assert "POST" in refused.headers["allow"]
+
+
+async def test_a_body_with_two_lengths_is_refused(served: Served) -> None:
+    """A proxy that reads the other length would let the rest in as a request (smuggling)."""
+    hidden = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+    writer.write(
+        f"POST {SESSIONS}/ListSessions HTTP/1.1\r\nhost: localhost\r\n"
+        "content-type: application/json\r\ntransfer-encoding: chunked\r\n"
+        f"content-length: {5 + len(hidden)}\r\n\r\n0\r\n\r\n".encode()
+        + hidden
+    )
+    found = await reader.read()
+    writer.close()
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"not both" in found
+
+
+async def test_a_browser_goes_on_after_the_last_event_that_it_got(served: Served) -> None:
+    async with palimpsest.connect(served.address) as client:
+        session = client.session("a")
+        await session.create(default_memory=False)
+        schema = "class Notes:\n    word: str\n"
+        memory = await session.create_memory("m", schema_source=schema)
+        for word in ("one", "two"):
+            await memory.edit([palimpsest.Edit.put("$['word']", word)])
+        given = {"session": "a", "memory": "m", "afterRevision": "0"}
+
+        async def events(count: int, **headers: str) -> list[tuple[str, dict[str, Any]]]:
+            """Returns the ids of events and their messages, as EventSource reads them."""
+            found: list[tuple[str, dict[str, Any]]] = []
+            query = {"message": json.dumps(given)}
+            url = "/palimpsest.v1.MemoryService/WatchMemory"
+            async with served.http.stream("GET", url, params=query, headers=headers) as response:
+                name = ""
+                async for line in response.aiter_lines():
+                    if line.startswith("id: "):
+                        name = line.removeprefix("id: ")
+                    elif line.startswith("data: "):
+                        found.append((name, json.loads(line.removeprefix("data: "))))
+                        if len([one for _, one in found if "revision" in one]) == count:
+                            break
+            return [one for one in found if "revision" in one[1]]
+
+        first, second = await events(2)
+        (again,) = await events(1, **{"last-event-id": first[0]})
+        assert first[0] != second[0]
+        assert again[1]["revision"] == second[1]["revision"]
 
 
 async def test_tls_follows_its_files_and_checks_client_certificates(
