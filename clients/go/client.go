@@ -28,6 +28,7 @@ type settings struct {
 	transport                        credentials.TransportCredentials
 	plainToken                       bool
 	timeout, reachTimeout            time.Duration
+	trace                            func(context.Context) map[string]string
 	dialOptions                      []grpc.DialOption
 }
 
@@ -77,6 +78,19 @@ func WithTimeout(timeout time.Duration) Option { return func(s *settings) { s.ti
 // service may be starting.
 func WithReachTimeout(timeout time.Duration) Option {
 	return func(s *settings) { s.reachTimeout = timeout }
+}
+
+// WithTraceHeaders sends the current span with each call, and with each batch of a producer, so that the
+// spans of the service continue it. The function returns the headers of W3C Trace Context, as
+// OpenTelemetry writes them; of others, such as baggage, nothing is sent:
+//
+//	palimpsest.WithTraceHeaders(func(ctx context.Context) map[string]string {
+//		headers := propagation.MapCarrier{}
+//		propagation.TraceContext{}.Inject(ctx, headers)
+//		return headers
+//	})
+func WithTraceHeaders(headers func(context.Context) map[string]string) Option {
+	return func(s *settings) { s.trace = headers }
 }
 
 // WithDialOptions adds options of gRPC, such as interceptors and handlers of statistics.

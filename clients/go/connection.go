@@ -30,6 +30,7 @@ type connection struct {
 	*grpc.ClientConn
 	reach   *reach
 	timeout time.Duration
+	trace   func(context.Context) map[string]string
 
 	sessions   pb.SessionServiceClient
 	memories   pb.MemoryServiceClient
@@ -50,6 +51,7 @@ func dial(settings *settings) (*connection, error) {
 	made := &connection{
 		reach:   &reach{address: address, timeout: settings.reachTimeout},
 		timeout: settings.timeout,
+		trace:   settings.trace,
 	}
 	transport := access.transport
 	if transport == nil {
@@ -109,6 +111,7 @@ func (c *connection) unary(ctx context.Context, method string, request, reply an
 	}
 	ctx, cancel := c.withDeadline(ctx, preset)
 	defer cancel()
+	ctx = c.traced(ctx)
 	if message, ok := request.(proto.Message); ok {
 		request = identified(message)
 	}
@@ -152,6 +155,7 @@ func newRequestID() string { return strings.ToLower(rand.Text()) }
 // stream opens a stream, whose errors are this package's. It is not repeated: what has been
 // received of it says where to go on.
 func (c *connection) stream(ctx context.Context, description *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	ctx = c.traced(ctx)
 	opened, err := open(ctx, description, cc, method, options...)
 	if err != nil {
 		return nil, c.reach.failure(ctx, err)

@@ -106,6 +106,7 @@ func (p *Producer) Send(ctx context.Context, chunk Chunk) (int64, error) {
 	if p.closing {
 		return 0, closedProducer()
 	}
+	one.span = p.session.connection.traceparent(ctx)
 	sequence := p.queue.put(one)
 	p.signal()
 	return sequence, nil

@@ -1,6 +1,7 @@
 package palimpsest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -24,6 +25,8 @@ type Ack struct {
 type sent struct {
 	chunk *pb.Chunk
 	size  int64
+	// The span that sent it, as a header; empty: none.
+	span string
 }
 
 // queue has the unacked chunks of a producer, in order; lost ones are sent again under the same
@@ -58,7 +61,7 @@ func (q *queue) prepare(chunk Chunk) (sent, error) {
 		refused.reason = ReasonChunkTooLarge
 		return sent{}, refused.reworded(refused.message, "producer_sequence", strconv.FormatInt(q.next, 10), "bytes", strconv.Itoa(size), "limit_bytes", strconv.Itoa(maxChunkBytes))
 	}
-	return sent{message, sizeOf(message)}, nil
+	return sent{chunk: message, size: sizeOf(message)}, nil
 }
 
 // hasCredit reports whether a chunk of this size may be put now.
@@ -79,15 +82,26 @@ func (q *queue) put(one sent) int64 {
 // isEmpty reports whether everything is acked.
 func (q *queue) isEmpty() bool { return len(q.waiting) == 0 && len(q.underWay) == 0 }
 
-// batch takes what to send next: at most so many chunks and bytes, and at least one chunk.
+// traceChunks is how many chunks a batch has before a chunk of another sampled trace begins a new one,
+// unless fewer wait: a message for each chunk costs too much.
+const traceChunks = 32
+
+// batch takes what to send next: at most so many chunks and bytes, and at least one chunk. Its span is
+// the first that is sampled.
 func (q *queue) batch(chunks int, bytes int64) *pb.AppendChunksRequest_Batch {
 	// More than the credit may wait, if a server returned with less.
 	chunks = min(chunks, max(int(q.credits.GetChunks()), 1), len(q.waiting))
 	batch := &pb.AppendChunksRequest_Batch{}
-	size := int64(0)
-	for _, one := range q.waiting[:chunks] {
-		if size += one.size; len(batch.Chunks) > 0 && size > bytes {
+	size, newest := int64(0), ""
+	for at, one := range q.waiting[:chunks] {
+		trace := traceOf(one.span)
+		isApart := trace != newest && (at >= traceChunks || len(q.waiting)-at < traceChunks)
+		if size += one.size; at > 0 && (size > bytes || isApart) {
 			break
+		}
+		newest = trace
+		if traceOf(batch.Traceparent) == "" {
+			batch.Traceparent = cmp.Or(one.span, batch.Traceparent)
 		}
 		batch.Chunks = append(batch.Chunks, one.chunk)
 	}
