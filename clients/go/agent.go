@@ -78,7 +78,7 @@ func (c *Client) OpenAgent(ctx context.Context, session string, options *AgentOp
 	if err != nil {
 		return nil, err
 	}
-	agent := &Agent{session: opened, memory: memory, options: given, epoch: time.Now().UnixMicro()}
+	agent := &Agent{session: opened, memory: memory.Memory, options: given, epoch: time.Now().UnixMicro()}
 	if agent.producer, err = agent.open(ctx); err != nil {
 		return nil, err
 	}

@@ -126,9 +126,9 @@ func (c *Client) Close() error { return c.connection.Close() }
 // Address returns the address of the service, in gRPC's form.
 func (c *Client) Address() string { return c.connection.reach.address }
 
-// Conn returns the connection for stubs of the package palimpsestpb, which have the whole API:
+// Conn returns the connection for stubs of the package palimpsestpb:
 //
-//	usage, err := palimpsestpb.NewBillingServiceClient(client.Conn()).ListUsage(ctx, request)
+//	page, err := palimpsestpb.NewSessionServiceClient(client.Conn()).ListSessions(ctx, request)
 //
 // Their unary calls are repeated, have the token, a deadline and a request id, and return *Error,
 // as all calls of this package do.
@@ -163,7 +163,7 @@ func (c *Client) CreateSession(ctx context.Context, id string, options *SessionO
 
 // Sessions yields all sessions, by id.
 func (c *Client) Sessions(ctx context.Context) iter.Seq2[*pb.Session, error] {
-	request := &pb.ListSessionsRequest{PageSize: 1000}
+	request := &pb.ListSessionsRequest{PageSize: maxPage}
 	return pages(func(token string) ([]*pb.Session, string, error) {
 		request.PageToken = token
 		page, err := c.connection.sessions.ListSessions(ctx, request)
@@ -179,6 +179,9 @@ func orZero[T any](given *T) T {
 	}
 	return *given
 }
+
+// maxPage is how many items a page of a list has at most.
+const maxPage = 1000
 
 // pages yields the items of all pages of a list.
 func pages[T any](page func(token string) ([]T, string, error)) iter.Seq2[T, error] {

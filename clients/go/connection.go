@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,9 @@ type connection struct {
 	answers    pb.AnswerServiceClient
 	states     pb.StateServiceClient
 	operations pb.OperationServiceClient
+	trees      pb.TreeServiceClient
+	billing    pb.BillingServiceClient
+	access     pb.AccessServiceClient
 }
 
 func dial(settings *settings) (*connection, error) {
@@ -85,11 +89,17 @@ func dial(settings *settings) (*connection, error) {
 	made.answers = pb.NewAnswerServiceClient(made)
 	made.states = pb.NewStateServiceClient(made)
 	made.operations = pb.NewOperationServiceClient(made)
+	made.trees = pb.NewTreeServiceClient(made)
+	made.billing = pb.NewBillingServiceClient(made)
+	made.access = pb.NewAccessServiceClient(made)
 	return made, nil
 }
 
 // onceKey marks the context of a call that costs each time it is made.
 type onceKey struct{}
+
+// onceMethods make something new each time they are called, and have no request ids.
+var onceMethods = []string{pb.AccessService_CreateApiKey_FullMethodName, pb.AccessService_RotateApiKey_FullMethodName}
 
 // withDeadline returns a context that ends when the call must: by its own deadline, else by the
 // client's timeout, else after the default of the method.
@@ -117,7 +127,7 @@ func (c *connection) unary(ctx context.Context, method string, request, reply an
 	}
 	began, until := time.Now(), time.Time{}
 	until, _ = ctx.Deadline()
-	once := ctx.Value(onceKey{}) != nil
+	once := ctx.Value(onceKey{}) != nil || slices.Contains(onceMethods, method)
 	pauses := callBackoff()
 	for {
 		err := invoke(ctx, method, request, reply, cc, options...)

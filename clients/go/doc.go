@@ -36,7 +36,11 @@
 //
 // # The whole API
 //
-// What has no method here, such as administration, budgets and trees, is called by the stubs of the
-// package palimpsestpb over [Client.Conn]: these calls have the same deadlines, tries, request ids and
-// errors. The comments of the proto say what each of them does.
+// Each call of the API has a method. The stubs of the package palimpsestpb can be called over
+// [Client.Conn] as well: these calls have the same deadlines, tries, request ids and errors. The
+// comments of the proto say what each of them does.
+//
+// # Traces
+//
+// Calls have the current span as headers where the program gives it: [WithTraceHeaders].
 package palimpsest

@@ -91,24 +91,6 @@ func (s *Session) CreateMemory(ctx context.Context, id string, schema Schema, op
 	return s.Memory(id), s.createMemory(ctx, wanted, given.ExistOK, given.RequestID)
 }
 
-// CreateTree creates a summary tree; nil: with the service's settings.
-func (s *Session) CreateTree(ctx context.Context, id string, spec *pb.TreeSpec, existOK bool) (*Memory, error) {
-	if spec == nil {
-		spec = &pb.TreeSpec{}
-	}
-	wanted := &pb.Memory{Session: s.id, Id: id, Spec: &pb.Memory_Tree{Tree: spec}}
-	return s.Memory(id), s.createMemory(ctx, wanted, existOK, "")
-}
-
-// CreateState creates a state memory, for an agent; nil: with the service's settings.
-func (s *Session) CreateState(ctx context.Context, id string, spec *pb.StateSpec, existOK bool) (*Memory, error) {
-	if spec == nil {
-		spec = &pb.StateSpec{}
-	}
-	wanted := &pb.Memory{Session: s.id, Id: id, Spec: &pb.Memory_State{State: spec}}
-	return s.Memory(id), s.createMemory(ctx, wanted, existOK, "")
-}
-
 // createMemory creates a memory, or with existOK accepts one that has the settings that are given.
 func (s *Session) createMemory(ctx context.Context, wanted *pb.Memory, existOK bool, requestID string) error {
 	_, err := s.connection.memories.CreateMemory(ctx, &pb.CreateMemoryRequest{Memory: wanted, RequestId: requestID})

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "palimpsest.invalid/clients/go/palimpsestpb"
 )
@@ -204,19 +203,12 @@ func timesOf(start, end time.Time) *pb.TimeRange {
 	if start.IsZero() && end.IsZero() {
 		return nil
 	}
-	times := &pb.TimeRange{}
-	if !start.IsZero() {
-		times.Start = timestamppb.New(start)
-	}
-	if !end.IsZero() {
-		times.End = timestamppb.New(end)
-	}
-	return times
+	return &pb.TimeRange{Start: timeOf(start), End: timeOf(end)}
 }
 
 // Chunks yields the chunks of the log that match, in order of position; nil: all.
 func (s *Session) Chunks(ctx context.Context, filter *Filter) iter.Seq2[Chunk, error] {
-	request := &pb.ListChunksRequest{Session: s.id, PageSize: 1000, Filter: orZero(filter).message()}
+	request := &pb.ListChunksRequest{Session: s.id, PageSize: maxPage, Filter: orZero(filter).message()}
 	return pages(func(token string) ([]Chunk, string, error) {
 		request.PageToken = token
 		page, err := s.connection.sessions.ListChunks(ctx, request)
@@ -267,12 +259,4 @@ func (s *Session) Search(ctx context.Context, query string, options *SearchOptio
 		Session: s.id, Query: query, Limit: given.Limit, Mode: given.Mode, Filter: given.Filter.message(),
 		Rerank: given.Rerank, Consistency: given.Consistency.message(),
 	})
-}
-
-// Forget removes the content of chunks, and everything derived from it, for good. The request's
-// Session is set. Which chunks are meant is in the request: positions, a thread, a source or a text.
-func (s *Session) Forget(ctx context.Context, request *pb.RedactChunksRequest) (*pb.RedactChunksResponse, error) {
-	named := proto.Clone(request).(*pb.RedactChunksRequest)
-	named.Session = s.id
-	return s.connection.sessions.RedactChunks(ctx, named)
 }

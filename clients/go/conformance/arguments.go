@@ -77,6 +77,44 @@ type args struct {
 	AfterEvent     int32           `json:"after_event"`
 	AfterText      int32           `json:"after_text"`
 
+	Queries        []string                      `json:"queries"`
+	Positions      []struct{ First, Last int64 } `json:"positions"`
+	Text           string                        `json:"text"`
+	CaseSensitive  bool                          `json:"case_sensitive"`
+	KeepOut        *bool                         `json:"keep_out"`
+	Reason         string                        `json:"reason"`
+	DryRun         bool                          `json:"dry_run"`
+	IncludeImports bool                          `json:"include_imports"`
+	RestoreDeleted bool                          `json:"restore_deleted"`
+	Operation      string                        `json:"operation"`
+	ID             string                        `json:"id"`
+
+	Period        string   `json:"period"`
+	LimitTokens   *int64   `json:"limit_tokens"`
+	LimitMicroUSD *int64   `json:"limit_micro_usd"`
+	GroupBy       []string `json:"group_by"`
+
+	SegmentTokens int32  `json:"segment_tokens"`
+	MaxChildren   int32  `json:"max_children"`
+	SummaryTokens int32  `json:"summary_tokens"`
+	Model         string `json:"model"`
+	Node          string `json:"node"`
+	Parent        string `json:"parent"`
+	Level         int32  `json:"level"`
+
+	Tenant        string            `json:"tenant"`
+	DisplayName   *string           `json:"display_name"`
+	Suspended     *bool             `json:"suspended"`
+	Retention     json.RawMessage   `json:"retention"`
+	Changes       map[string]*int64 `json:"changes"`
+	Scopes        []string          `json:"scopes"`
+	SessionPrefix string            `json:"session_prefix"`
+	ExpiresAt     time.Time         `json:"expires_at"`
+	Action        string            `json:"action"`
+	Principal     string            `json:"principal"`
+	NewestFirst   bool              `json:"newest_first"`
+	Trust         string            `json:"trust"`
+
 	PeriodTokens *int32 `json:"period_tokens"`
 	Steps        []step `json:"steps"`
 }

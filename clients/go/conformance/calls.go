@@ -41,7 +41,8 @@ var calls = map[string]call{
 	},
 	"create_session": func(ctx context.Context, d *driver, a *args) (any, error) {
 		session, err := d.client.CreateSession(ctx, a.Session, &palimpsest.SessionOptions{
-			ExistOK: a.ExistOK, Metadata: a.Metadata, Language: a.Language, DefaultMemory: a.DefaultMemory, RequestID: a.RequestID,
+			ExistOK: a.ExistOK, Metadata: a.Metadata, Language: a.Language, DefaultMemory: a.DefaultMemory,
+			Retention: a.retention(), RequestID: a.RequestID,
 		})
 		if err != nil {
 			return nil, err
@@ -53,7 +54,7 @@ var calls = map[string]call{
 		return listed("sessions", d.client.Sessions(ctx), func(one *pb.Session) any { found, _ := sessionOf(one, nil); return found })
 	},
 	"update_session": func(ctx context.Context, d *driver, a *args) (any, error) {
-		return sessionOf(d.session(a).Update(ctx, palimpsest.SessionUpdate{Metadata: a.Metadata, ETag: a.ETag}))
+		return sessionOf(d.session(a).Update(ctx, palimpsest.SessionUpdate{Metadata: a.Metadata, Retention: a.retention(), ETag: a.ETag}))
 	},
 	"delete_session": func(ctx context.Context, d *driver, a *args) (any, error) {
 		return object{}, d.session(a).Delete(ctx, &palimpsest.DeleteOptions{MissingOK: a.MissingOK, RequestID: a.RequestID})

@@ -62,6 +62,7 @@ func listed[T any](field string, items iter.Seq2[T, error], convert func(T) any)
 func sessionOf(found *pb.Session, err error) (any, error) {
 	return object{
 		"id": found.GetId(), "head": found.GetHead(), "metadata": orEmpty(found.GetMetadata()), "language": found.GetLanguage(), "etag": found.GetEtag(),
+		"retention": fieldsOf(found.GetRetention()),
 	}, err
 }
 
@@ -79,7 +80,8 @@ func rangeOf(given *pb.PositionRange) any {
 func chunkOf(one palimpsest.Chunk) any {
 	made := object{
 		"position": one.Position, "thread": one.Thread, "source": one.Source, "metadata": orEmpty(one.Metadata),
-		"producer_id": one.ProducerID, "producer_sequence": one.ProducerSequence,
+		"producer_id": one.ProducerID, "producer_sequence": one.ProducerSequence, "redacted": one.Redacted,
+		"trust": nameOf(one.Trust.Descriptor(), one.Trust.Number()),
 	}
 	if !one.OccurredAt.IsZero() {
 		made["occurred_at"] = one.OccurredAt.UTC().Format(time.RFC3339Nano)
