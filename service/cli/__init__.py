@@ -26,13 +26,17 @@ def main() -> None:
     if SERVICE.intersection(sys.argv[1:2]):
         from service.cli.run import main as run
     else:
-        run = _client_commands()
+        # A program waits for its tools when it starts, some of them for five seconds at most.
+        run = _client_commands(tools_alone=sys.argv[1:2] == ["mcp"])
     run()
 
 
-def _client_commands() -> Callable[[], None]:
+def _client_commands(*, tools_alone: bool) -> Callable[[], None]:
     try:
-        from service.cli.commands import main
+        if tools_alone:
+            from service.cli.mcp import main
+        else:
+            from service.cli.commands import main
     except (ImportError, AttributeError) as error:
         from service.cli.output import fail
         from service.usecases.operations.strangers import ADVICE, strangers

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from palimpsest import NotFound, PalimpsestError, Session
+from service.cli.app import new_app, run_app
 from service.cli.command import command
 from service.cli.output import CommandError, say
 from service.settings.mcp_tools import ADMIN_TOOLS, CALL_SECONDS, DEFAULT_TOOLS, checked
@@ -14,6 +15,19 @@ from service.settings.mcp_tools import ADMIN_TOOLS, CALL_SECONDS, DEFAULT_TOOLS,
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     command(app, "mcp", mcp, timeout=CALL_SECONDS)
+
+
+def main() -> None:
+    """Runs this command, and loads no other."""
+    app = new_app()
+    # A group: Typer leaves out the name of a command that is alone.
+    app.callback()(_nothing)
+    register(app)
+    run_app(app, PalimpsestError)
+
+
+def _nothing() -> None:
+    return None
 
 
 async def mcp(
