@@ -40,6 +40,8 @@ _log = structlog.get_logger("palimpsest.proxy")
 
 #: Bytes of a request.
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
+#: Levels of its JSON that are read: what is nested deeper is left to the provider to refuse.
+MAX_LEVELS = 100
 #: How long a prompt waits for what is recalled.
 RECALL_SECONDS = 1.0
 #: How much of that it waits for turns that are on their way to the service.
@@ -421,7 +423,18 @@ def _object(data: bytes) -> dict[str, Any] | None:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and _is_flat(value) else None
+
+
+def _is_flat(value: Any) -> bool:
+    """Returns whether a value has at most MAX_LEVELS levels."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for part in parts for one in part if isinstance(one, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def _refused(form: Form | None, status: int, message: str, kind: str = "palimpsest") -> Response:

@@ -449,7 +449,10 @@ async def test_web_pages_cannot_read_the_memory(proxied: Proxied, headers: dict[
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"messages": 7}', b'{"messages": [7, null, {"role": "user"}]}'],
+    [
+        *(b"", b"{", b"[]", b'{"messages": 7}', b'{"messages": [7, null, {"role": "user"}]}'),
+        b'{"messages": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
 )
 async def test_what_is_no_conversation_is_left_to_the_provider(
     proxied: Proxied, content: bytes
@@ -458,6 +461,7 @@ async def test_what_is_no_conversation_is_left_to_the_provider(
     async with httpx.AsyncClient(base_url=proxied.url) as http:
         response = await http.post("/v1/chat/completions", content=content)
     assert response.status_code in (400, 500)
+    assert proxied.provider.headers
     assert not proxied.queue.waiting()
 
 
