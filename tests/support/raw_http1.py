@@ -19,7 +19,7 @@ SECONDS = 60.0
 #: Bytes of the largest request that is served.
 LARGEST_BYTES = 1024 * 1024
 #: Pause before a connection that the server ended is opened again.
-AGAIN_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
 VERSION = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": VERSION,

@@ -10,9 +10,9 @@ from verification.attacks.attack import Attack, Outcome, Stage
 
 _MAX_GROWTH_MIB = 300
 #: By how much others' calls may be slower.
-_TIMES = 3
+_TIMES = 5
 #: Connections of each flood, and in the short form.
-_FLOODS = {"slow": (1500, 200), "large": (100, 10), "listening": (1500, 200)}
+_FLOODS = {"slow": (1500, 100), "large": (100, 10), "listening": (1500, 100)}
 
 
 async def _run(stage: Stage) -> Outcome:
