@@ -152,7 +152,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ServerError(f"another process uses the data folder {folder}") from error
+            raise ServerError(
+                f"another process uses the data folder {folder}: stop it (is it another"
+                " `palimpsest up`?), or choose another folder with --data-dir"
+            ) from error
         try:
             yield
         finally:

@@ -15,7 +15,7 @@ def refusal(config: Config, listen: str, over_http: str | None, workers: int) ->
     if not taken:
         return None
     addresses = ", ".join(address for address, _ in taken)
-    options = " and ".join(dict.fromkeys(option for _, option in taken))
+    options = ", ".join(dict.fromkeys(option for _, option in taken))
     are, others = ("is", "another address") if len(taken) == 1 else ("are", "other addresses")
     return (
         f"{addresses} {are} in use: stop what listens there (is it another `palimpsest up`?),"

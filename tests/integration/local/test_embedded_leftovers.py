@@ -210,7 +210,7 @@ def test_of_two_that_start_at_once_one_has_the_folder(folder: Path, server: str)
     for one in starts:
         one.communicate("")
     taken = f"another process uses the data folder {folder / 'a' / 'home'}"
-    assert said == [taken] * 3 + ["works"]
+    assert [one.partition(":")[0] for one in said] == [taken] * 3 + ["works"]
 
 
 @pytest.mark.parametrize("kind", [PostgresServer, ValkeyServer])

@@ -67,6 +67,6 @@ def test_all_taken_ports_are_named_at_once() -> None:
         said = refusal(config, listen, None, 0)
     assert said == (
         f"{listen}, {metrics} are in use: stop what listens there (is it another `palimpsest up`?),"
-        " or choose other addresses with --listen (PALIMPSEST_LISTEN) and --metrics-listen"
+        " or choose other addresses with --listen (PALIMPSEST_LISTEN), --metrics-listen"
         " (PALIMPSEST_METRICS_LISTEN)"
     )
