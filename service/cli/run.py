@@ -97,7 +97,8 @@ def up(
     """Run everything on this machine until Ctrl-C.
 
     PostgreSQL and Valkey are embedded, unless PALIMPSEST_DATABASE_URL or
-    PALIMPSEST_REDIS_URL name others. A second start finds the data again.
+    PALIMPSEST_REDIS_URL name others. A second start finds the data again. The API
+    is also served over HTTP, at 127.0.0.1:50080 (PALIMPSEST_HTTP_LISTEN).
     """
     # The embedded servers are only ever started from here and from the demo.
     from service.local.processes import ServerError
