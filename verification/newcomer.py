@@ -13,7 +13,6 @@ import argparse
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -225,7 +224,8 @@ class Place:
                     raise RuntimeError("".join(said))
                 yield time.monotonic() - started
             finally:
-                process.send_signal(signal.SIGINT)
+                # Ctrl-C is ignored where a shell in the background started this.
+                process.terminate()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
