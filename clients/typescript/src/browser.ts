@@ -4,6 +4,7 @@ import { createConnectTransport } from "@connectrpc/connect-web";
 import { Client } from "./client.js";
 import { Connection, REACH_SECONDS } from "./connection.js";
 import { invalid } from "./errors.js";
+import { traced } from "./tracing.js";
 
 export * from "./exports.js";
 
@@ -34,6 +35,7 @@ export function connect(url: string, options: ConnectOptions = {}): Client {
     useHttpGet: true,
     ...(options.fetch && { fetch: options.fetch }),
     interceptors: [
+      traced,
       (next) => async (request) => {
         if (token) request.header.set("authorization", `Bearer ${typeof token === "function" ? await token() : token}`);
         return next(request);

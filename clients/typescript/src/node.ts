@@ -8,6 +8,7 @@ import { Client } from "./client.js";
 import { Connection, REACH_SECONDS } from "./connection.js";
 import { invalid } from "./errors.js";
 import { FILES } from "./files.js";
+import { traced } from "./tracing.js";
 
 const DEFAULT_PORT = 50051;
 const MAX_SENT_BYTES = 4 * 1024 * 1024;
@@ -51,7 +52,7 @@ export function connect(target?: string, options: ConnectOptions = {}): Client {
   const transport = createGrpcTransport({
     baseUrl,
     sessionManager,
-    interceptors: token ? [authorized(token)] : [],
+    interceptors: token ? [authorized(token), traced] : [traced],
     readMaxBytes: MAX_RECEIVED_BYTES,
     writeMaxBytes: MAX_SENT_BYTES,
   });

@@ -12,6 +12,7 @@ import {
   type AppendChunksResponse_Ack,
   type AppendChunksResponse_Opened,
 } from "./gen/palimpsest/v1/session_service_pb.js";
+import { traceOf, traceparent } from "./tracing.js";
 import { type Ack, chunkMessage, type NewChunk } from "./values.js";
 
 /** Chunks and bytes of a batch. */
@@ -31,6 +32,8 @@ export interface ProducerOptions {
 interface Sent {
   chunk: ChunkMessage;
   bytes: number;
+  /** The span in which it was appended, as one header; empty without one. */
+  traceparent: string;
 }
 
 /** Returns how much credit a chunk takes. */
@@ -103,7 +106,7 @@ export class Producer {
     await this.#until(() => this.#hasCredit(bytes));
     const sequence = this.#nextSequence++;
     chunk.producerSequence = BigInt(sequence);
-    this.#waiting.push({ chunk, bytes });
+    this.#waiting.push({ chunk, bytes, traceparent: traceparent() });
     this.#bytes += bytes;
     this.#wake();
     return sequence;
@@ -230,12 +233,11 @@ export class Producer {
     for (;;) {
       while (!stream.over && !(stream.opened && this.#waiting.length > 0)) await this.#changed();
       if (stream.over) return;
-      const chunks = this.#nextBatch();
-      yield create(AppendChunksRequestSchema, { frame: { case: "batch", value: { chunks } } });
+      yield create(AppendChunksRequestSchema, { frame: { case: "batch", value: this.#nextBatch() } });
     }
   }
 
-  #nextBatch(): ChunkMessage[] {
+  #nextBatch(): { chunks: ChunkMessage[]; traceparent: string } {
     const most = Math.min(BATCH_CHUNKS, Math.max(this.#credits.chunks, 1));
     let count = 0;
     for (let bytes = 0; count < Math.min(most, this.#waiting.length); count++) {
@@ -244,7 +246,9 @@ export class Producer {
     }
     const batch = this.#waiting.splice(0, count);
     this.#underWay.push(...batch);
-    return batch.map((one) => one.chunk);
+    // The first that is sampled, else the first: as many traces as a batch has, it names one.
+    const parents = batch.map((one) => one.traceparent).filter(Boolean);
+    return { chunks: batch.map((one) => one.chunk), traceparent: parents.find(traceOf) ?? parents[0] ?? "" };
   }
 
   #begin(opened: AppendChunksResponse_Opened): void {
