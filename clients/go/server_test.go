@@ -40,6 +40,8 @@ type server struct {
 	pb.UnimplementedSessionServiceServer
 	pb.UnimplementedAnswerServiceServer
 	pb.UnimplementedMemoryServiceServer
+	pb.UnimplementedOperationServiceServer
+	pb.UnimplementedAccessServiceServer
 
 	appendChunks  func(pb.SessionService_AppendChunksServer) error
 	createSession func(*pb.CreateSessionRequest) (*pb.Session, error)
@@ -47,6 +49,9 @@ type server struct {
 	ask           func(*pb.AskRequest, pb.AnswerService_AskServer) error
 	resume        func(*pb.ResumeAnswerRequest, pb.AnswerService_ResumeAnswerServer) error
 	watch         func(*pb.WatchMemoryRequest, pb.MemoryService_WatchMemoryServer) error
+	askMany       func(*pb.AskManyRequest, pb.AnswerService_AskManyServer) error
+	wait          func(*pb.WaitOperationRequest, pb.OperationService_WaitOperationServer) error
+	createKey     func(*pb.CreateApiKeyRequest) (*pb.CreateApiKeyResponse, error)
 }
 
 func (s *server) AppendChunks(stream pb.SessionService_AppendChunksServer) error {
@@ -73,6 +78,22 @@ func (s *server) WatchMemory(request *pb.WatchMemoryRequest, stream pb.MemorySer
 	return s.watch(request, stream)
 }
 
+func (s *server) AskMany(request *pb.AskManyRequest, stream pb.AnswerService_AskManyServer) error {
+	return s.askMany(request, stream)
+}
+
+func (s *server) GetOperation(_ context.Context, request *pb.GetOperationRequest) (*pb.Operation, error) {
+	return &pb.Operation{Id: request.GetOperation()}, nil
+}
+
+func (s *server) WaitOperation(request *pb.WaitOperationRequest, stream pb.OperationService_WaitOperationServer) error {
+	return s.wait(request, stream)
+}
+
+func (s *server) CreateApiKey(_ context.Context, request *pb.CreateApiKeyRequest) (*pb.CreateApiKeyResponse, error) {
+	return s.createKey(request)
+}
+
 // serve starts a service, and returns a client of it.
 func serve(t *testing.T, calls *server, options ...Option) *Client {
 	t.Helper()
@@ -81,6 +102,8 @@ func serve(t *testing.T, calls *server, options ...Option) *Client {
 	pb.RegisterSessionServiceServer(running, calls)
 	pb.RegisterAnswerServiceServer(running, calls)
 	pb.RegisterMemoryServiceServer(running, calls)
+	pb.RegisterOperationServiceServer(running, calls)
+	pb.RegisterAccessServiceServer(running, calls)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = running.Serve(listener) })
 	options = append([]Option{
