@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -96,6 +95,7 @@ class Proxy:
         upstreams: Mapping[str, str],
         session: str,
         queue: Queue,
+        calls: CallsInProgress,
         tokens: int,
         hosts: frozenset[str],
         prices: Callable[[str], ModelPrices],
@@ -121,7 +121,7 @@ class Proxy:
         )
         #: The threads of replies that requests can go on from.
         self._threads: OrderedDict[str, str] = OrderedDict()
-        self._calls = CallsInProgress()
+        self._calls = calls
         #: Set when something waits to be delivered.
         self.wake = asyncio.Event()
         #: Set while nothing does; None: nothing says so.
@@ -130,12 +130,13 @@ class Proxy:
     async def close(self) -> None:
         """Closes the connections to providers, after what calls have left to do."""
         await self.finish_calls()
-        await self.remember_open_calls(at_once=True)
         await self._http.aclose()
 
     async def finish_calls(self) -> None:
         """Waits until the calls that have ended are charged and remembered."""
-        await asyncio.gather(*self._ends)
+        if self._ends:
+            # An end that failed says so itself, and fails no other call.
+            await asyncio.wait(self._ends)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serves a request, as ASGI has it."""
@@ -241,20 +242,30 @@ class Proxy:
         known = self._recalled[name]
         return known, str(-(-len(known.encode()) // 4))
 
-    async def remember_open_calls(self, *, at_once: bool = False) -> None:
+    async def remember_open_calls(self) -> None:
         """Remembers calls whose results did not come in time: some are a program's last answer."""
-        for made in self._calls.expired(math.inf if at_once else time.monotonic() - OPEN_SECONDS):
-            messages = step_messages(made.thought, made.uses, [])
-            name = " ".join(one.id for one in made.uses)
-            await self._remember(made.session, made.thread, "calls", name, messages)
+        for made in self._calls.expired(time.time() - OPEN_SECONDS):
+            if made.uses:
+                messages = step_messages(made.thought, made.uses, [])
+                name = " ".join(one.id for one in made.uses)
+                await self._remember(made.session, made.thread, "calls", name, messages)
+            await self._change(self._calls.give_up, made)
+
+    async def _change(self, change: Callable[[OpenCalls], None], made: OpenCalls) -> None:
+        try:
+            await asyncio.to_thread(change, made)
+        except OSError as error:
+            _log.error("calls are known until the proxy stops only", reason=str(error))
 
     async def _remember_request(self, session: str, thread: str, talk: Conversation) -> None:
         """Remembers what is new: results of tools with their calls, and words of the user."""
         if talk.outputs:
-            made = self._calls.pop(session, thread, [one.id for one in talk.outputs])
+            made = self._calls.find(session, thread, [one.id for one in talk.outputs])
             thought, uses = (made.thought, made.uses) if made else (talk.thought, talk.uses)
             messages = step_messages(thought, uses, talk.outputs)
             await self._remember(session, thread, "step", talk.whole, messages)
+            if made is not None:
+                await self._change(self._calls.remove, made)
         for text, digest in talk.said:
             await self._remember(session, thread, "user", digest, [_message("user", text)])
 
@@ -271,11 +282,12 @@ class Proxy:
             made = OpenCalls(
                 session=session,
                 thread=thread,
+                ids=[one.id for one in reply.uses],
                 thought=text,
                 uses=reply.uses,
-                since=time.monotonic(),
+                since=time.time(),
             )
-            self._calls.add(made)
+            await self._change(self._calls.add, made)
         elif text:
             name = f"{talk.digest} {text}"
             await self._remember(session, thread, "assistant", name, [_message("assistant", text)])

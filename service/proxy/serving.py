@@ -15,6 +15,7 @@ import palimpsest
 from service.llm.providers.prices import Prices
 from service.proxy.application import Proxy
 from service.proxy.budget import Budget, Period
+from service.proxy.open_calls import CallsInProgress
 from service.rpc.http.server import HttpServer
 from service.settings.config import Config
 
@@ -45,7 +46,8 @@ async def serve(
     """
     settings = Settings.of(os.environ)
     folder = settings.queue.parent.with_name("proxy")
-    queue = Queue(folder / settings.queue.name)
+    waiting = folder / settings.queue.name
+    queue = Queue(waiting)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -55,6 +57,7 @@ async def serve(
             upstreams=upstreams,
             session=session,
             queue=queue,
+            calls=CallsInProgress(waiting / "calls"),
             tokens=tokens,
             hosts=hosts,
             prices=Prices(config).of,
@@ -74,8 +77,8 @@ async def serve(
     try:
         await asyncio.to_thread(deliver, queue, DELIVERY_SECONDS)
     except Undelivered as error:
-        waiting = len(queue.waiting())
-        said(f"{waiting} turn(s) wait in {folder}, for the next start ({error})")
+        left = len(queue.waiting())
+        said(f"{left} turn(s) wait in {folder}, for the next start ({error})")
 
 
 async def _deliver(proxy: Proxy, queue: Queue) -> None:

@@ -18,6 +18,7 @@ from service.cli.proxy import LOCAL
 from service.domain.spend.prices import CacheFamily, ModelPrices
 from service.proxy.application import MAX_REQUEST_BYTES, Proxy
 from service.proxy.budget import Budget
+from service.proxy.open_calls import CallsInProgress
 from service.rpc.http.server import HttpServer
 from service.settings.config import Limits
 from tests.support.honest import Memory
@@ -173,6 +174,7 @@ async def _proxied(upstreams: _Upstreams, folder: Path) -> AsyncIterator[tuple[H
             upstreams={"openai": url, "anthropic": url},
             session="default",
             queue=Queue(folder / "queue"),
+            calls=CallsInProgress(folder / "queue" / "calls"),
             tokens=0,
             hosts=LOCAL,
             prices=lambda _: _PRICES,

@@ -23,6 +23,7 @@ from palimpsest_hook.queue import Queue
 import palimpsest
 from service.llm.providers.prices import Prices
 from service.proxy.application import Proxy
+from service.proxy.open_calls import CallsInProgress
 from service.settings.config import Config
 from tests.support.harness import Servers, api
 
@@ -131,6 +132,7 @@ async def _share(
         upstreams={"openai": "http://provider", "anthropic": "http://provider"},
         session="s",
         queue=Queue(folder / str(tokens)),
+        calls=CallsInProgress(folder / str(tokens) / "calls"),
         tokens=tokens,
         hosts=frozenset({"localhost"}),
         prices=Prices(Config.model_validate({"database_url": "postgresql://unused"})).of,

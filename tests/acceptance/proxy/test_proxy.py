@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from service.domain.spend.prices import CacheFamily, ModelPrices
 from service.proxy import application
 from service.proxy.application import MAX_REQUEST_BYTES, Proxy
 from service.proxy.budget import Budget
+from service.proxy.open_calls import CallsInProgress
 from service.rpc.http.server import HttpServer
 from service.settings.config import Limits
 from tests.acceptance.access.serving import serving_both
@@ -213,6 +215,7 @@ async def proxied(url: str, tmp_path: Path, budget: Budget | None) -> AsyncItera
             upstreams={"openai": upstream.url, "anthropic": upstream.url},
             session="default",
             queue=queue,
+            calls=CallsInProgress(tmp_path / "calls"),
             tokens=300,
             hosts=LOCAL,
             prices=lambda name: PRICES,
@@ -396,6 +399,44 @@ async def test_the_cached_share_of_a_conversation_stays(
     assert with_memory > 0.65 * without > 0.5
 
 
+async def test_a_restart_between_a_call_and_its_result_stores_them_once(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    replies = [said, {"role": "assistant", "content": "It rains."}]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        choice = {"index": 0, "message": replies.pop(0), "finish_reason": "stop"}
+        body = json.dumps({"id": "r", "choices": [choice]}).encode()
+        return httpx.Response(200, stream=httpx.ByteStream(body))
+
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "Is it warm?"}]
+    queue = Queue(tmp_path / "queue")
+    result = {"role": "tool", "tool_call_id": "c1", "content": "9 degrees"}
+    further: list[list[dict[str, Any]]] = [[said, result], []]
+    for more in further:
+        async with palimpsest.connect("127.0.0.1:1") as client:
+            proxy = Proxy(
+                client=client,
+                upstreams={"openai": "http://provider"},
+                session="default",
+                queue=queue,
+                calls=CallsInProgress(tmp_path / "calls"),
+                tokens=0,
+                hosts=LOCAL,
+                prices=lambda name: PRICES,
+                transport=httpx.MockTransport(answer),
+            )
+            transport = httpx.ASGITransport(proxy)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                await http.post("/v1/chat/completions", json={"model": "m", "messages": talk})
+            await proxy.close()
+        talk += more
+    entries = [queue.read(path) for path in queue.waiting()]
+    assert [one.role for one in entries] == ["user", "step", "assistant"]
+    assert [one["role"] for one in entries[1].messages] == ["assistant", "tool"]
+    assert not CallsInProgress(tmp_path / "calls").expired(math.inf)
+
+
 async def test_the_provider_is_asked_while_the_memory_is_away(tmp_path: Path) -> None:
     provider, queue = Provider(replies=["Hello."]), Queue(tmp_path / "queue")
     upstream = HttpServer(provider, Limits())
@@ -406,6 +447,7 @@ async def test_the_provider_is_asked_while_the_memory_is_away(tmp_path: Path) ->
             upstreams={"openai": upstream.url, "anthropic": upstream.url},
             session="default",
             queue=queue,
+            calls=CallsInProgress(tmp_path / "calls"),
             tokens=300,
             hosts=LOCAL,
             prices=lambda name: PRICES,

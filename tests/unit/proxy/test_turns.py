@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -295,35 +296,58 @@ def test_calls_are_read_from_the_last_event_of_responses(kind: str) -> None:
 class TestOpenCalls:
     """Calls until their results come."""
 
-    def made(self, number: int = 0, *uses: ToolUse) -> OpenCalls:
+    def made(self, number: int = 0, *uses: ToolUse, session: str = "s") -> OpenCalls:
+        uses = uses or (ToolUse(id=f"c{number}", name="f", arguments=""),)
         return OpenCalls(
-            session="s",
+            session=session,
             thread="t",
+            ids=[one.id for one in uses],
             thought="",
-            uses=uses or (ToolUse(id=f"c{number}", name="f", arguments=""),),
+            uses=list(uses),
             since=float(number),
         )
 
-    def test_results_get_the_calls_of_their_own_conversation(self) -> None:
-        calls, made = CallsInProgress(), self.made(1, ROME, OSLO)
+    def test_results_get_the_calls_of_their_own_conversation(self, tmp_path: Path) -> None:
+        calls, made = CallsInProgress(tmp_path), self.made(1, ROME, OSLO)
+        calls.add(self.made(2, ROME, OSLO, session="other"))
         calls.add(made)
-        assert calls.pop("other", "t", ["c1"]) is None
-        assert calls.pop("s", "t", ["c2", "c1"]) is made
-        assert calls.pop("s", "t", ["c2", "c1"]) is None
+        assert calls.find("third", "t", ["c1"]) is None
+        assert calls.find("s", "t", ["c2", "c1"]) is made
+        calls.remove(made)
+        assert calls.find("s", "t", ["c2", "c1"]) is None
+        assert calls.find("other", "t", ["c1"]) is not None
 
-    def test_calls_without_results_are_given_up_once(self) -> None:
-        calls = CallsInProgress()
+    def test_calls_without_results_are_given_up_once(self, tmp_path: Path) -> None:
+        calls = CallsInProgress(tmp_path)
         for number in range(3):
             calls.add(self.made(number))
-        assert [one.since for one in calls.expired(2.0)] == [0.0, 1.0]
-        assert not list(calls.expired(2.0))
-        # Their results come alone, and not with the call a second time.
-        late = calls.pop("s", "t", ["c1"])
-        assert late is not None
-        assert not late.uses
+        late = calls.expired(2.0)
+        assert [one.since for one in late] == [0.0, 1.0]
+        for one in late:
+            calls.give_up(one)
+        for known in (calls, CallsInProgress(tmp_path)):
+            assert not known.expired(2.0)
+            # Their results come alone, and not with the call a second time.
+            found = known.find("s", "t", ["c1"])
+            assert found is not None
+            assert not found.uses
 
-    def test_too_many_are_not_kept(self) -> None:
-        calls = CallsInProgress()
+    def test_too_many_are_not_kept(self, tmp_path: Path) -> None:
+        calls = CallsInProgress(tmp_path)
         for number in range(MAX_OPEN + 2):
             calls.add(self.made(number))
         assert [one.since for one in calls.expired(-1.0)] == [0.0, 1.0]
+        for one in calls.expired(-1.0):
+            calls.give_up(one)
+        assert not calls.expired(-1.0)
+        assert len(list(tmp_path.glob("*.json"))) == MAX_OPEN
+
+    def test_another_process_knows_them(self, tmp_path: Path) -> None:
+        first, made = CallsInProgress(tmp_path), self.made(1, ROME, OSLO)
+        first.add(made)
+        (tmp_path / "broken.json").write_text("{")
+        second = CallsInProgress(tmp_path)
+        assert second.find("s", "t", ["c2"]) == made
+        # The first still runs, and remembers them with their results.
+        first.remove(made)
+        assert not second.expired(2.0)
