@@ -29,7 +29,7 @@ def test_what_rests_on_an_unverified_source_is_marked(address: str) -> None:
     of = ("--session", session)
     marked = {
         ("ask", "What is the alarm code?", "--reader", "whole"): f"[2] {MARK} {DOUBTFUL}",
-        ("recall", "alarm code"): f", unverified source] {DOUBTFUL}",
+        ("recall", "alarm code"): f"{MARK} facts: {DOUBTFUL}",
         ("search", "alarm code"): f"[2] {MARK} ",
         ("memory", "search", "dog"): MARK,
         ("memory", "why", "$['facts']", "--memory", "m"): f"[2] {MARK} {DOUBTFUL}",

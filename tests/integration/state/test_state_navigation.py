@@ -117,15 +117,15 @@ async def test_nothing_is_shown_of_what_no_vector_covers(database: Database) -> 
     reader = await opened(rows)
     assert reader is not None
     found = [(view.node_id, text) for view, text in await leaves_of(reader)]
-    assert found == [("1.1", "".join(STEPS[:2])), ("t.1", "".join(STEPS[4:]))]
+    assert found == [("1.1", "\n".join(STEPS[:2])), ("t.1", "\n".join(STEPS[4:]))]
     await rows.compress("The key is in box 7.", 2)
     await rows.steps("The rain is over.")
     reader = await opened(rows)
     assert reader is not None
     found = [(view.node_id, text) for view, text in await leaves_of(reader)]
     assert found == [
-        ("1.1", "".join(STEPS[:2])),
-        ("1.4", "".join(STEPS[4:])),
+        ("1.1", "\n".join(STEPS[:2])),
+        ("1.4", "\n".join(STEPS[4:])),
         ("t.1", "The rain is over."),
     ]
     await rows.roll_back(0)

@@ -204,7 +204,7 @@ async def test_what_is_read_and_not_summarized_yet_is_read_as_it_is(database: Da
     assert events[-2].node_id in {"root", "t.1", "t.2", "t.3"}
     content = moves.seen[-1]
     assert isinstance(content, LeafContent)
-    assert content.text in "".join(LEAVES)
+    assert content.text in "\n".join(LEAVES)
     assert stored.citations[0].position == 4
 
 

@@ -53,5 +53,6 @@ def test_the_client_needs_nothing_of_the_server() -> None:
 
 
 def test_both_packages_are_named_where_one_is_installed() -> None:
-    for page in ("README.md", "clients/python/README.md"):
-        assert "pip install ./proto ./clients/python" in (ROOT / page).read_text()
+    for page, top in (("README.md", "."), ("clients/python/README.md", "../palimpsest")):
+        line = f"pip install {top}/proto {top}/clients/python "
+        assert line in (ROOT / page).read_text(), page

@@ -78,6 +78,8 @@ def test_each_method_reads_it_and_counts_it() -> None:
     assert len(parts) > 1
     assert "".join(one.chunk.text for one in parts).startswith('[thread "t"]\nOne. One.')
     assert SizedStep.of(first).text == first.chunk.as_text()
-    # Text continues as it was written; a heading begins a line.
-    assert joined([piece_of(second), piece_of(second)]) == "Two.Two."
+    # A heading begins a line, and so does a sentence after another; other text continues.
+    assert joined([piece_of(second), piece_of(second)]) == "Two.\nTwo."
+    half = piece_of(logged_chunk(3, replace(PLAIN, text="and a half.")))
+    assert joined([piece_of(second), half]) == "Two.and a half."
     assert joined([piece_of(second), piece_of(first)]) == f"Two.\n{first.chunk.as_text()}"
