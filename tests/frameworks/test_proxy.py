@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,7 +68,9 @@ class Handler(BaseHTTPRequestHandler):
             self._send({"input_tokens": 12})
             return
         messages = body.get("messages", body.get("input"))
-        calls = bool(body.get("tools")) and QUESTION in json.dumps(messages[-1])
+        # What is recalled beside a later message may have the question, too.
+        is_first = "previous_response_id" not in body and "assistant" not in json.dumps(messages)
+        calls = bool(body.get("tools")) and is_first and QUESTION in json.dumps(messages[-1])
         events = {
             "/v1/messages": anthropics_events,
             "/v1/chat/completions": chats_events,
@@ -224,6 +227,24 @@ class Proxied:
         assert self.process.returncode == 0, rest
 
 
+def started(address: str, home: Path, upstream: str) -> tuple[subprocess.Popen[str], str]:
+    """Starts a proxy, and returns it with its URL."""
+    process = subprocess.Popen(
+        [
+            *(str(ROOT / ".venv/bin/palimpsest"), "proxy", "--listen", "127.0.0.1:0"),
+            *("--openai", upstream, "--anthropic", upstream),
+        ],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "PALIMPSEST_ADDRESS": address},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"(http://127\.0\.0\.1:\d+)/s/", line):
+            return process, found[1]
+    pytest.fail("the proxy did not start")
+
+
 @pytest.fixture
 def proxied(address: str, tmp_path: Path) -> Iterator[Proxied]:
     script = Script()
@@ -232,22 +253,8 @@ def proxied(address: str, tmp_path: Path) -> Iterator[Proxied]:
     )
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{upstream.server_address[1]}"
-    process = subprocess.Popen(
-        [
-            *(str(ROOT / ".venv/bin/palimpsest"), "proxy", "--listen", "127.0.0.1:0"),
-            *("--openai", url, "--anthropic", url),
-        ],
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PALIMPSEST_ADDRESS": address},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)/s/", line):
-            break
-    else:
-        pytest.fail("the proxy did not start")
-    yield Proxied(found[1], script, process)
+    process, proxy = started(address, tmp_path, url)
+    yield Proxied(proxy, script, process)
     if process.poll() is None:
         process.kill()
         process.communicate()
@@ -374,13 +381,24 @@ def test_responses_that_go_on_from_stored_ones(proxied: Proxied, client: Client,
 
 
 def test_calls_that_are_the_last_answer_are_remembered(
-    proxied: Proxied, client: Client, name: str
+    proxied: Proxied, client: Client, name: str, address: str, tmp_path: Path
 ) -> None:
     tool: Any = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
     said: Any = [{"role": "user", "content": QUESTION}]
     provider = proxied.openai(name)
     provider.chat.completions.create(model="m", messages=said, tools=[tool])
     proxied.stop()
+    # They wait on disk for their results; the next proxy finds that ten minutes have passed.
+    assert turns(client, name) == [("user", QUESTION)]
+    (waiting,) = tmp_path.rglob("calls/*.json")
+    waiting.write_text(json.dumps({**json.loads(waiting.read_text()), "since": time.time() - 601}))
+    process, _ = started(address, tmp_path, proxied.url)
+    with process:
+        until = time.monotonic() + 60
+        while len(turns(client, name)) == 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=60)
     assert turns(client, name) == [
         ("user", QUESTION),
         ("I look.", 'weather({"city": "Rome"})', ""),
