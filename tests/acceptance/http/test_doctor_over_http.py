@@ -1,11 +1,7 @@
 """The doctor calls the API over HTTP: in the clear, by TLS, with keys, and another server."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -15,7 +11,7 @@ from service.domain.operations.doctor import Finding, Severity
 from service.settings.config import Config
 from tests.acceptance.access.serving import serving_both
 from tests.support.certificates import DAY, Authority
-from tests.support.fake_model import POLL_SECONDS
+from tests.support.status_server import answering
 
 ANY = "127.0.0.1:0"
 AUTHORITY = Authority()
@@ -75,31 +71,11 @@ async def test_an_api_with_tls_and_keys(
         await check_http(at, Config())
 
 
-@contextmanager
-def another(status: int) -> Iterator[str]:
-    """Yields the URL of a server that answers everything with `status`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(POLL_SECONDS,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("status", "level"), [(200, Severity.WARN), (404, Severity.WARN), (503, Severity.BAD)]
 )
 async def test_another_server_is_no_api(status: int, level: Severity) -> None:
-    with another(status) as at:
+    with answering(status) as at:
         found = await check_http(at, Config())
     assert levels(found) == [("http", level)]
 

@@ -1,9 +1,6 @@
 """The doctor checks real servers, well and unwell."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
 import psycopg
@@ -20,8 +17,8 @@ from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
 from tests.integration.support.writing import append_texts
-from tests.support.fake_model import POLL_SECONDS
 from tests.support.harness import Servers
+from tests.support.status_server import answering
 
 KEY = session_key(DEFAULT_TENANT, "s")
 SPEC = PrismSpec(schema_source="class N:\n    a: int\n")
@@ -184,34 +181,14 @@ async def test_work_that_waits_without_a_worker_is_bad(
     assert found["queue"][0].said.startswith("1 items wait")
 
 
-@contextmanager
-def endpoint(status: int) -> Iterator[str]:
-    """Yields a server that answers everything with `status`; its base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(POLL_SECONDS,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("status", "level"),
     [(200, Severity.OK), (404, Severity.OK), (401, Severity.BAD), (503, Severity.WARN)],
 )
 async def test_an_endpoint_is_asked_whether_it_takes_the_key(status: int, level: Severity) -> None:
-    with endpoint(status) as base:
+    with answering(status) as url:
         config = Config(
-            model="openai/x", model_base_url=base, model_api_key=SecretStr("sk-secret-word")
+            model="openai/x", model_base_url=f"{url}/v1", model_api_key=SecretStr("sk-secret-word")
         )
         found = await look(config)
     assert found["model"][-1].level is level
@@ -220,12 +197,12 @@ async def test_an_endpoint_is_asked_whether_it_takes_the_key(status: int, level:
 
 async def test_a_key_that_only_the_processes_have_is_not_called_wrong() -> None:
     hidden = frozenset({"model_api_key", "deployment there", "redis_url", "database_url"})
-    with endpoint(401) as base:
-        place = {"name": "there", "model": "openai/y", "api_base": base}
-        other = {"name": "other", "model": "openai/y", "api_base": base}
+    with answering(401) as url:
+        place = {"name": "there", "model": "openai/y", "api_base": f"{url}/v1"}
+        other = {"name": "other", "model": "openai/y", "api_base": f"{url}/v1"}
         config = Config(
             model="openai/x",
-            model_base_url=base,
+            model_base_url=f"{url}/v1",
             deployments=[place, other],  # type: ignore[arg-type]
         )
         found: dict[str, Finding] = {}
