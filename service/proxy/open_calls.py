@@ -58,7 +58,7 @@ class CallsInProgress:
         self._loaded = set(self._open)
 
     def add(self, made: OpenCalls) -> None:
-        """Adds the calls of a reply: they survive a crash when this returns. Raises OSError."""
+        """Adds the calls of a reply, which survive this process afterwards. Raises OSError."""
         with self._lock:
             # Without a disk they are known to this process.
             self._open[made.name] = made
